@@ -1,0 +1,29 @@
+"""The main job on the bundled model, as requests: what `laco demo` and the first page start.
+
+It only describes the work; `engine.py` carries it out, in this process (`laco demo`) or in jobs.
+"""
+
+from __future__ import annotations
+
+from laco.evaluations import Footprint, Perplexity, Request, Similarity
+from laco.recipe import Collapse, ModelRef, Recipe
+
+MODEL = ModelRef(path="bundled:smollm2-135m")
+EVALUATIONS = (Perplexity(window=256, windows=16), Footprint())
+TARGETS = (27, 24, 21)  # layers left of 30: 10, 20 and 30 % fewer
+
+
+def demo_requests() -> list[Request]:
+    """The original first, then best-first collapses one on top of the other, then the paper's.
+
+    Each target's recipe begins with the steps of the one before it, so that its search starts
+    from what that one left.
+    """
+    original = Recipe(model=MODEL)
+    requests = [Request(recipe=original, evaluations=EVALUATIONS, analyses=(Similarity(),))]
+    recipe = original
+    for layers in TARGETS:
+        recipe = recipe.then(Collapse(target_layers=layers))
+        requests.append(Request(recipe=recipe, evaluations=EVALUATIONS))
+    paper = Collapse(order="top_down", interval=2, threshold=0.65, merge="telescoped")
+    return [*requests, Request(recipe=original.then(paper), evaluations=EVALUATIONS)]
