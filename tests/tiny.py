@@ -1,0 +1,194 @@
+"""Seeded random models small enough to build in milliseconds, and a real tokenizer made in code.
+
+A random model's layers are unlike each other; `redundant` has middle layers that are near copies,
+so that the right answer of similarity and collapse is known. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from laco.models import LoadedModel
+
+VOCABULARY = 320
+DEPTH = 6
+WINDOW = 4  # sliding windows are this small, so that the attention type of a layer matters
+
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+SIZES: dict[str, Any] = {
+    "num_hidden_layers": DEPTH,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}  # two query heads share a key
+ALTERNATING = ["sliding_attention", "full_attention"] * (DEPTH // 2)
+MIXED = ["sliding_attention", "sliding_attention", "full_attention"] * (DEPTH // 3)
+
+
+def _build(model: type, config: type, **fields: Any) -> Callable[[], PreTrainedModel]:
+    def build() -> PreTrainedModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            made = model(config(**COMMON, **fields)).eval()
+            with torch.no_grad():  # so large that layers change the hidden states visibly
+                for name, parameter in made.named_parameters():
+                    if parameter.dim() == 1:
+                        parameter.add_(0.1 * torch.randn_like(parameter))
+                    elif "embed" not in name and "lm_head" not in name:
+                        parameter.mul_(5)
+        return made.requires_grad_(False)
+
+    return build
+
+
+ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": _build(hf.LlamaForCausalLM, hf.LlamaConfig, **GROUPED),
+    "mistral": _build(
+        hf.MistralForCausalLM, hf.MistralConfig, **GROUPED, head_dim=8, sliding_window=WINDOW
+    ),
+    "qwen2": _build(
+        hf.Qwen2ForCausalLM,
+        hf.Qwen2Config,
+        **GROUPED,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        max_window_layers=3,
+    ),
+    "qwen3": _build(
+        hf.Qwen3ForCausalLM,
+        hf.Qwen3Config,
+        **GROUPED,
+        head_dim=16,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        max_window_layers=2,
+    ),
+    "gemma2": _build(
+        hf.Gemma2ForCausalLM,
+        hf.Gemma2Config,
+        **GROUPED,
+        head_dim=8,
+        sliding_window=WINDOW,
+        query_pre_attn_scalar=8,
+    ),
+    "gemma3_text": _build(
+        hf.Gemma3ForCausalLM,
+        hf.Gemma3TextConfig,
+        **GROUPED,
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=MIXED,
+        query_pre_attn_scalar=8,
+    ),
+    "phi3": _build(hf.Phi3ForCausalLM, hf.Phi3Config, **GROUPED, sliding_window=None),
+    "gpt2": _build(
+        hf.GPT2LMHeadModel, hf.GPT2Config, n_layer=DEPTH, n_embd=32, n_head=4, n_positions=512
+    ),
+    "opt": _build(
+        hf.OPTForCausalLM,
+        hf.OPTConfig,
+        num_hidden_layers=DEPTH,
+        hidden_size=32,
+        ffn_dim=48,
+        num_attention_heads=4,
+        max_position_embeddings=512,
+        word_embed_proj_dim=16,  # so that there is a project_out after the last layer
+    ),
+    "gpt_neox": _build(hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig, **SIZES),
+    "olmo2": _build(hf.Olmo2ForCausalLM, hf.Olmo2Config, **GROUPED),
+    "smollm3": _build(hf.SmolLM3ForCausalLM, hf.SmolLM3Config, **GROUPED, no_rope_layer_interval=4),
+    "granite": _build(
+        hf.GraniteForCausalLM,
+        hf.GraniteConfig,
+        **GROUPED,
+        logits_scaling=4.0,
+        residual_multiplier=0.5,
+        embedding_multiplier=3.0,
+    ),
+    "stablelm": _build(hf.StableLmForCausalLM, hf.StableLmConfig, **GROUPED),
+    "falcon": _build(
+        hf.FalconForCausalLM,
+        hf.FalconConfig,
+        num_hidden_layers=DEPTH,
+        hidden_size=32,
+        num_attention_heads=4,
+        num_kv_heads=2,
+        new_decoder_architecture=True,
+    ),
+    "bloom": _build(hf.BloomForCausalLM, hf.BloomConfig, n_layer=DEPTH, hidden_size=32, n_head=4),
+}
+
+
+def redundant(depth: int = DEPTH, first: int = 2, last: int = 4) -> PreTrainedModel:
+    """A llama whose layers `first` to `last` (both included) change the hidden states very little.
+
+    They are near copies of one another, so any of them can go, and any two of them can merge.
+    """
+    model = _build(hf.LlamaForCausalLM, hf.LlamaConfig, **{**GROUPED, "num_hidden_layers": depth})()
+    layers: Any = model.model.layers  # type: ignore[union-attr]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        for index in range(first, last + 1):
+            layers[index].load_state_dict(layers[first].state_dict())
+            for name, parameter in layers[index].named_parameters():
+                parameter.add_(1e-4 * torch.randn_like(parameter))
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
+                    parameter.mul_(0.02 if index == first else 1.0)
+    return model
+
+
+def tokens(batch: int = 2, length: int = 12, seed: int = 0) -> torch.Tensor:
+    """Random token ids [batch, length], without the special ones."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, 256, (batch, length), generator=generator)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer: <s> is 0, </s> is 1, the 256 bytes follow, then some merges."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("i", "n"), ("a", "n"), ("e", "r"), ("Ġ", "the")]
+    pieces = ["<s>", "</s>", *alphabet, *(a + b for a, b in merges)]
+    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
+        model_max_length=512,
+    )
+
+
+def save(model: PreTrainedModel, folder: Path) -> Path:
+    """The folder, now holding the model and the tokenizer as a hub checkout would."""
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def loaded(name: str = "llama") -> LoadedModel:
+    """A tiny model as laco holds it; `redundant` is a name too."""
+    from laco.models import LoadedModel
+
+    from laco.layers import LayerStack
+    from laco.recipe import ModelRef
+
+    model = redundant() if name == "redundant" else ARCHITECTURES[name]()
+    ref = ModelRef(path=f"tiny:{name}", revision="content:tiny", dtype="float32")
+    return LoadedModel(model=model, tokenizer=tokenizer(), layers=LayerStack(model), ref=ref)
