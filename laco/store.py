@@ -1,0 +1,348 @@
+"""Where runs, their models and their metrics are kept.
+
+A `RunStore` is a folder. What counts lies in files there, each whole or absent; `runs.sqlite` is
+an index over them that `rebuild` makes anew. The store does not know how a model is made or
+measured; `engine.py` does. Checking and tidying is in `upkeep.py`.
+
+    runs.sqlite            the index, and the queue of jobs
+    artifacts/<key>/       a run: recipe.json, and the model's files unless it is an untouched one
+    metrics/<key>.json     what one evaluation gave, under the evaluation's key
+    analyses/<key>.json    what one analysis gave, under the analysis' key
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from laco import __version__, upkeep
+from laco.disk import (
+    RECIPE,
+    discard,
+    explained,
+    is_full,
+    no_space,
+    partial_path,
+    read_json,
+    read_whole,
+    sync_folder,
+    write_json,
+)
+from laco.errors import NumericalError, RecipeError, StoreError
+from laco.evaluations import Analysis, Evaluation, Metric
+from laco.index import Index
+from laco.labels import label as label
+from laco.recipe import Recipe, chained_key, parse_recipe
+
+_ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A run as it lies on disk. `path` is None for an untouched model.
+
+    `steps` holds a report for each step of the whole chain.
+    """
+
+    key: str
+    recipe: Recipe
+    path: Path | None
+    steps: tuple[dict[str, Any], ...]
+    created: float
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe that has been carried out, with its metrics and a few words to know it by."""
+
+    key: str
+    recipe: Recipe
+    path: Path | None
+    created: float
+    metrics: tuple[Metric, ...]
+    label: str
+
+
+class RunStore:
+    """The runs in a folder. Safe across threads and across processes of one machine.
+
+    Opening makes the folder and brings its index to the newest shape. Raises `StoreError` when
+    the folder cannot be used. Do not put it on a network file system: SQLite's WAL needs shared
+    memory.
+    """
+
+    def __init__(self, folder: str | Path = "cache") -> None:
+        self.folder = Path(folder).resolve()
+        self.artifacts = self.folder / "artifacts"
+        self.metric_files = self.folder / "metrics"
+        self.analysis_files = self.folder / "analyses"
+        with explained(self.folder):
+            for place in (self.artifacts, self.metric_files, self.analysis_files):
+                place.mkdir(parents=True, exist_ok=True)
+            self.index = Index(self.folder / "runs.sqlite")
+
+    def artifact(self, key: str) -> Artifact | None:
+        """The run under `key`; None if there is none, or its folder is not whole."""
+        document = read_whole(self.artifacts / key)
+        if document is None:
+            return None
+        recipe = parse_recipe(document["recipe"])
+        files: dict[str, int] = document["files"]
+        return Artifact(
+            key=key,
+            recipe=recipe,
+            path=self.artifacts / key if recipe.steps else None,
+            steps=tuple(document["steps"]),
+            created=float(document["created"]),
+            n_bytes=sum(files.values()),
+        )
+
+    def longest_prefix(self, keys: Sequence[str]) -> int:
+        """The index of the last of `keys` whose artifact is whole on disk; 0 if none is.
+
+        `keys[0]` names the model itself, which needs no artifact.
+        """
+        for index in range(len(keys) - 1, 0, -1):
+            if read_whole(self.artifacts / keys[index]) is not None:
+                return index
+        return 0
+
+    def save(
+        self,
+        key: str,
+        recipe: Recipe,
+        steps: Sequence[Mapping[str, Any]],
+        write: Callable[[Path], None],
+    ) -> Artifact:
+        """Keep what `write` puts into the folder it is given, under `key`.
+
+        The folder gets its name last, so that one that is there is whole. If another process was
+        faster, its artifact stays. If `write` fails, nothing is left; a full disk raises
+        `StoreError`.
+        """
+        if recipe.key != key:
+            raise StoreError(f"{key} is not the key of this recipe, which is {recipe.key}.")
+        final = self.artifacts / key
+        partial = partial_path(final)
+        try:
+            partial.mkdir()
+            write(partial)
+            files = {
+                str(file.relative_to(partial)): file.stat().st_size
+                for file in sorted(partial.rglob("*"))
+                if file.is_file() and file.name != RECIPE
+            }
+            document = {
+                "key": key,
+                "recipe": recipe.model_dump(mode="json"),
+                "steps": [dict(step) for step in steps],
+                "created": time.time(),
+                "laco": __version__,
+                "files": files,
+            }
+            write_json(partial / RECIPE, document)
+            sync_folder(partial)
+            _put_in_place(partial, final)
+        except Exception as error:
+            discard(partial)
+            if is_full(error):
+                raise no_space(final) from error
+            raise
+        finally:
+            discard(partial)  # after an interrupt, or when another process was faster
+        return self._adopted(key)
+
+    def add_model(self, key: str, recipe: Recipe) -> None:
+        """Note an untouched model as a run, so that it can have metrics. Twice does no harm."""
+        if recipe.steps:
+            raise StoreError(f"{key} has steps, so it is no untouched model; save it instead.")
+        if read_whole(self.artifacts / key) is None:
+            self.save(key, recipe, (), lambda _folder: None)
+        else:
+            self._adopted(key)
+
+    def add_metrics(self, key: str, evaluation: Evaluation, metrics: Sequence[Metric]) -> None:
+        """Keep what an evaluation of the run under `key` gave, instead of what it gave before.
+
+        Raises `NumericalError`, and keeps nothing, when a value is not finite.
+        """
+        for metric in metrics:
+            _check_finite(metric)
+        self._require(key)
+        evaluation_key = chained_key(key, evaluation)
+        documents = [metric.document() for metric in metrics]
+        with self.index.transaction() as index:
+            upkeep.index_metrics(index, key, evaluation_key, documents)
+            write_json(
+                self.metric_files / f"{evaluation_key}.json",
+                {
+                    "key": key,
+                    "evaluation": evaluation.model_dump(mode="json"),
+                    "created": time.time(),
+                    "metrics": documents,
+                },
+            )
+
+    def metrics(self, key: str, evaluation: Evaluation | None = None) -> tuple[Metric, ...] | None:
+        """All metrics of a run, or those of one evaluation: then None if it was not done yet."""
+        if evaluation is None:
+            found = self.index.rows(
+                "SELECT document FROM metrics WHERE key = ? ORDER BY rowid", key
+            )
+            return tuple(upkeep.metric_from(row["document"]) for row in found)
+        found = self.index.rows(
+            "SELECT document FROM metrics WHERE evaluation_key = ? ORDER BY position",
+            chained_key(key, evaluation),
+        )
+        return tuple(upkeep.metric_from(row["document"]) for row in found) or None
+
+    def add_analysis(self, key: str, analysis: Analysis, document: Mapping[str, Any]) -> None:
+        """Keep the document that an analysis of the run under `key` gave."""
+        self._require(key)
+        analysis_key = chained_key(key, analysis)
+        created = time.time()
+        with self.index.transaction() as index:
+            upkeep.index_analysis(index, key, analysis_key, analysis.model_dump_json(), created)
+            write_json(
+                self.analysis_files / f"{analysis_key}.json",
+                {
+                    "key": key,
+                    "analysis": analysis.model_dump(mode="json"),
+                    "created": created,
+                    "document": dict(document),
+                },
+            )
+
+    def analysis(self, key: str, analysis: Analysis) -> dict[str, Any] | None:
+        """The document of one analysis; None if it was not done yet."""
+        found = read_json(self.analysis_files / f"{chained_key(key, analysis)}.json")
+        return None if found is None else found["document"]
+
+    def analyses(self, key: str) -> list[tuple[Analysis, float]]:
+        """The analyses that were done of a run and when, newest first."""
+        found = self.index.rows(
+            "SELECT analysis, created FROM analyses WHERE key = ? ORDER BY created DESC", key
+        )
+        return [(_ANALYSIS.validate_json(row["analysis"]), row["created"]) for row in found]
+
+    def runs(self) -> list[Run]:
+        """All runs with their metrics, newest first.
+
+        One that this version of laco cannot read is left out here, and named by `verify`.
+        """
+        found = self.index.rows("SELECT * FROM runs ORDER BY created DESC, rowid DESC")
+        measured = self.index.rows("SELECT key, document FROM metrics ORDER BY rowid")
+        metrics_by_key: dict[str, list[Metric]] = {}
+        for row in measured:
+            metrics_by_key.setdefault(row["key"], []).append(upkeep.metric_from(row["document"]))
+        runs: list[Run] = []
+        for row in found:
+            key = row["key"]
+            try:
+                recipe = parse_recipe(row["recipe"])
+            except RecipeError:
+                continue
+            path = self.artifacts / key
+            runs.append(
+                Run(
+                    key=key,
+                    recipe=recipe,
+                    path=path if recipe.steps and path.is_dir() else None,
+                    created=row["created"],
+                    metrics=tuple(metrics_by_key.get(key, ())),
+                    label=label(recipe),
+                )
+            )
+        return runs
+
+    def resolve(self, text: str) -> str | None:
+        """The full key for a key, or for the beginning of one; None if no run is meant.
+
+        Raises `StoreError` when the beginning is that of several keys.
+        """
+        if not text.startswith("k1-"):
+            return None
+        found = [
+            row["key"]
+            for row in self.index.rows("SELECT key FROM runs ORDER BY key")
+            if row["key"].startswith(text)
+        ]
+        if len(found) > 1:
+            raise StoreError(
+                f"{text} is the beginning of {len(found)} keys ({', '.join(found[:3])}); "
+                "give more of it."
+            )
+        if not found and read_whole(self.artifacts / text) is not None:
+            return self._adopted(text).key
+        return found[0] if found else None
+
+    def remove(self, key: str) -> None:
+        """Remove a run with its model, metrics and analyses; others keep theirs."""
+        folder = self.artifacts / key
+        if not folder.is_dir() and not self.index.rows("SELECT 1 FROM runs WHERE key = ?", key):
+            raise StoreError(f"There is no run {key} in {self.folder}; `laco runs` lists them.")
+        with explained(folder), self.index.transaction() as index:
+            upkeep.remove_run(self, index, key)
+
+    def verify(self) -> list[str]:
+        """A sentence for everything that is broken, half written or in the wrong place."""
+        return upkeep.verify(self)
+
+    def rebuild(self) -> int:
+        """Make the index of runs, metrics and analyses anew from the files; how many runs."""
+        return upkeep.rebuild(self)
+
+    def prune(self) -> int:
+        """Remove what nothing refers to and nobody is writing; how many bytes became free."""
+        return upkeep.prune(self)
+
+    def close(self) -> None:
+        """Close the index. The store cannot be used any more."""
+        self.index.close()
+
+    def _require(self, key: str) -> None:
+        """Make sure that there is such a run, also when only its folder is there so far."""
+        if self.index.rows("SELECT 1 FROM runs WHERE key = ?", key):
+            return
+        if read_whole(self.artifacts / key) is None:
+            raise StoreError(f"There is no run {key} in {self.folder}; save it first.")
+        self._adopted(key)
+
+    def _adopted(self, key: str) -> Artifact:
+        """The artifact that lies under `key`, made sure that the index has it."""
+        artifact = self.artifact(key)
+        if artifact is None:
+            raise StoreError(f"{self.artifacts / key} is not whole; remove it and run again.")
+        with self.index.transaction() as index:
+            upkeep.index_run(index, key, artifact.recipe.model_dump_json(), artifact.created)
+        return artifact
+
+
+def _put_in_place(partial: Path, final: Path) -> None:
+    """Give a whole folder its name, unless a whole one has it; a broken one makes way."""
+    try:
+        partial.rename(final)
+    except OSError:
+        if not final.is_dir():
+            raise
+        if read_whole(final) is None:
+            broken = partial_path(final)
+            final.rename(broken)
+            discard(broken)
+            partial.rename(final)
+
+
+def _check_finite(metric: Metric) -> None:
+    for what, value in (("value", metric.value), ("standard error", metric.stderr)):
+        if value is not None and not math.isfinite(value):
+            raise NumericalError(
+                f"The {what} of {metric.name} is {value}, so it was not kept; "
+                "look for weights or logits that are not finite."
+            )
