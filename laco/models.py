@@ -1,0 +1,265 @@
+"""Load a model from wherever a `ModelRef` says, whole and checked, and save one likewise.
+
+A GGUF file, the bundled one too, is converted once into a safetensors folder in the cache and
+loaded from there. Nothing here knows what is done to a model. Next: `layers.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import logging as chatter
+
+from laco import checkpoint, hub, reference
+from laco.errors import ModelError
+from laco.layers import LayerStack
+from laco.recipe import ModelRef
+from laco.reference import BUNDLED, pin
+
+__all__ = [
+    "BUNDLED",
+    "LoadedModel",
+    "best_device",
+    "folder_of",
+    "list_devices",
+    "load",
+    "load_folder",
+    "pin",
+    "save_folder",
+]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode, its tokenizer and its layers; `ref` says where it came from."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    layers: LayerStack
+    ref: ModelRef
+
+
+def load(ref: ModelRef, cache: Path, device: str) -> LoadedModel:
+    """The model that `ref` names, on `device`, ready to be looked at.
+
+    Raises `ModelError` when it is missing, broken, no causal language model, without tokenizer,
+    quantised, pickled, or when its weights and its config do not fit each other.
+    """
+    ref = pin(ref, cache)
+    return load_folder(folder_of(ref, cache), ref, device)
+
+
+def folder_of(ref: ModelRef, cache: Path) -> Path:
+    """The folder of a pinned reference: downloaded or converted into the cache where needed."""
+    kind = reference.kind_of(ref.path)
+    if kind == "folder":
+        return Path(ref.path)
+    if kind == "hub":
+        return hub.snapshot(ref.path, ref.revision, _is_whole)
+    target = reference.converted_folder(ref, cache)
+    if not target.exists():
+        file = Path(ref.path) if kind == "gguf" else reference.bundle_gguf(ref.revision)
+        _convert(file, target)
+    return target
+
+
+def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
+    """The model in a folder of safetensors, config and tokenizer, in `ref`'s number format."""
+    config = checkpoint.read_config(folder)
+    if reason := checkpoint.not_causal(config):
+        raise ModelError(f"{folder} cannot be loaded: {reason}.")
+    checkpoint.read_headers(folder)
+    dtype = checkpoint.checkpoint_dtype(folder) if ref.dtype == "auto" else ref.dtype
+    if dtype == "float16" and torch.device(device).type == "cpu":
+        raise ModelError(
+            f"{folder} would run in float16 on a CPU, where it overflows and is slow; choose "
+            "dtype float32 or bfloat16."
+        )
+    if not checkpoint.has_tokenizer(folder):
+        raise ModelError(
+            f"{folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json of the "
+            "model it was made from into it."
+        )
+    options: dict[str, Any] = {"trust_remote_code": ref.trust_remote_code}
+    with _quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+            if not _is_causal(folder, options):
+                raise ModelError(
+                    f"{folder} cannot be loaded: {config['model_type']} is not a causal language "
+                    "model."
+                )
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=getattr(torch, dtype),
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below, with the names
+                device_map={"": device} if torch.device(device).type != "cpu" else None,
+                **options,
+            )
+        except ModelError:
+            raise
+        except Exception as error:  # transformers raises a dozen kinds for a folder it can't read
+            raise ModelError(_why_not(folder, config, ref, error)) from error
+    model, found = loaded
+    _check_loaded(folder, found)
+    model.eval().requires_grad_(False)
+    return LoadedModel(model, tokenizer, LayerStack(model), ref)
+
+
+def save_folder(lm: LoadedModel, folder: Path) -> None:
+    """Write safetensors, config, generation config and tokenizer into `folder`, then check them.
+
+    What is checked: the files hold every tensor of the model once (a tied head is one with the
+    embedding), in its shape; the config counts the layers; no list in it that goes by layers has
+    another length; the tokenizer knows no id past the embedding. Raises `ModelError`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _quiet():
+        lm.model.save_pretrained(folder)
+        lm.tokenizer.save_pretrained(folder)
+    written = checkpoint.read_headers(folder)
+    held: dict[int, list[str]] = {}
+    shapes = {}
+    for name, tensor in lm.model.state_dict(keep_vars=True).items():
+        held.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), []).append(name)
+        shapes[name] = tuple(tensor.shape)
+    for names in held.values():
+        if not any(name in written and written[name].shape == shapes[name] for name in names):
+            raise ModelError(f"{folder} was written without {names[0]}; the model is not saved.")
+    config = checkpoint.read_config(folder)
+    depth = checkpoint.depth_of(config)
+    if depth != len(lm.layers):
+        raise ModelError(
+            f"{folder} says {depth} layers where the model has {len(lm.layers)}; it is not saved."
+        )
+    types = checkpoint.text_config(config).get("layer_types")
+    if types is not None and len(types) != depth:
+        raise ModelError(f"{folder} lists {len(types)} layer types for {depth} layers.")
+    rows = lm.model.get_input_embeddings().get_parameter("weight").shape[0]
+    if len(lm.tokenizer) > rows:
+        raise ModelError(
+            f"The tokenizer knows {len(lm.tokenizer)} tokens and the embedding has {rows} rows; "
+            "the model is not saved, since no other program could run it."
+        )
+
+
+def best_device() -> str:
+    """The fastest device here: "cuda", else "mps", else "cpu"."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def list_devices() -> list[dict[str, Any]]:
+    """Every device that a job can ask for: `name` for torch, `kind` in words, `memory` in bytes."""
+    memory = psutil.virtual_memory().total
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        devices.append({"name": f"cuda:{index}", "kind": about.name, "memory": about.total_memory})
+    if torch.backends.mps.is_available():
+        devices.append({"name": "mps", "kind": "Apple GPU", "memory": memory})
+    cores = os.cpu_count() or 1
+    return [*devices, {"name": "cpu", "kind": f"CPU, {cores} cores", "memory": memory}]
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return bool(checkpoint.weight_files(folder)) and checkpoint.has_tokenizer(folder)
+    except ModelError:
+        return False
+
+
+def _is_causal(folder: Path, options: dict[str, Any]) -> bool:
+    config = transformers.AutoConfig.from_pretrained(folder, **options)
+    remote = getattr(config, "auto_map", None) or {}
+    known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return known or "AutoModelForCausalLM" in remote
+
+
+def _convert(file: Path, target: Path) -> None:
+    """Dequantise a GGUF file into a float32 folder. Two at once are safe: one rename wins."""
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    options: dict[str, Any] = {"gguf_file": file.name}
+    try:
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                file.parent, dtype=torch.float32, **options
+            )
+            _forget_quantisation(model)
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+        try:
+            partial.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+    except Exception as error:
+        raise ModelError(
+            f"{file} cannot be converted ({hub.first_line(error)}); check that it is a whole GGUF "
+            "file of a causal language model, and that the disk has room."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _forget_quantisation(model: Any) -> None:
+    """The weights are plain float32 now; what says otherwise would forbid saving them."""
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    model.is_quantized = False
+
+
+def _check_loaded(folder: Path, found: dict[str, Any]) -> None:
+    for kind, meaning in (
+        ("missing_keys", "lacks"),
+        ("unexpected_keys", "has, unknown to its config,"),
+        ("mismatched_keys", "has in another shape than its config says"),
+    ):
+        names = sorted(key if isinstance(key, str) else key[0] for key in found.get(kind) or ())
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise ModelError(
+                f"{folder} {meaning} {', '.join(names[:3])}{more}; its weights and its config.json "
+                "do not belong together, so fetch both anew."
+            )
+
+
+def _why_not(folder: Path, config: dict[str, Any], ref: ModelRef, error: Exception) -> str:
+    if config.get("auto_map") and not ref.trust_remote_code:
+        return (
+            f"{folder} brings its own Python code, which laco does not run unasked; set "
+            "trust_remote_code for it if you trust where it comes from."
+        )
+    return (
+        f"{folder} ({config['model_type']}) cannot be loaded: {hub.first_line(error)}; check that "
+        "its config, weights and tokenizer are whole and known to this version of transformers."
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own progress bars and reports: ours go to whoever asked."""
+    level, bars = chatter.get_verbosity(), chatter.is_progress_bar_enabled()
+    chatter.set_verbosity_error()
+    chatter.disable_progress_bar()
+    try:
+        yield
+    finally:
+        chatter.set_verbosity(level)
+        if bars:
+            chatter.enable_progress_bar()
