@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -125,13 +125,15 @@ class Collapse(Spec):
         """Fill in what depends on another field, so that the recipe says what is done."""
         if not isinstance(given, dict):
             return given
-        settled = dict(given)
+        settled = dict(cast("dict[str, Any]", given))
         if "interval" in settled and "order" not in settled:
             settled["order"] = "top_down"
         if settled.get("order") == "top_down":
             settled.setdefault("objective", "cosine")
             settled.setdefault("span", 4)
             settled.setdefault("calibration", SENTENCES)
+        elif settled.get("order") in ("influence", "angular"):
+            settled.setdefault("calibration", Calibration(windows=16))
         if settled.get("merge") == "telescoped":
             settled.setdefault("parameters", "projections")
         return settled
@@ -170,9 +172,12 @@ class Merge(Spec):
     @model_validator(mode="before")
     @classmethod
     def _settle(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("merge") == "telescoped":
-            return {"parameters": "projections", **given}
-        return given
+        if not isinstance(given, dict):
+            return given
+        settled = dict(cast("dict[str, Any]", given))
+        if settled.get("merge") == "telescoped":
+            settled.setdefault("parameters", "projections")
+        return settled
 
     @model_validator(mode="after")
     def _check(self) -> Merge:
@@ -258,7 +263,7 @@ def parse_recipe(document: Any) -> Recipe:
 
 def complaints(error: ValidationError) -> str:
     """What pydantic found, in one line: where and why, for each field."""
-    found = []
+    found: list[str] = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         place = ".".join(str(part) for part in item["loc"])
         reason = item["msg"].removeprefix("Value error, ")
@@ -272,7 +277,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Spec):
         return identity(value)
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
     return value
 
 

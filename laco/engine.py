@@ -1,0 +1,216 @@
+"""Carry out a request: run a recipe's missing steps, then measure what is not measured yet.
+
+The loop is all there is: find the longest prefix of the recipe that lies on disk, load it, apply
+the steps after it, save each. What a step does is in `merging.py` and `collapse.py`; where things
+are kept is `store.py`. Numbers are taken from the saved model, read back, never from the one in
+memory, so that they hold for the file that a user gets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from laco import corpora, models
+from laco.collapse import plan_collapse
+from laco.context import Context
+from laco.errors import LacoError, ModelError
+from laco.evaluate import evaluate
+from laco.evaluations import (
+    Analysis,
+    Evaluation,
+    ParameterSimilarity,
+    Request,
+    Similarity,
+    WhatIf,
+)
+from laco.memory import peak_memory
+from laco.merging import apply_drop, apply_merge
+from laco.models import LoadedModel
+from laco.recipe import Collapse, Drop, Merge, Recipe, chained_key
+from laco.similarity import layer_similarity, parameter_similarity
+from laco.store import RunStore
+from laco.whatif import what_if
+
+Report = dict[str, Any]
+
+
+def run(request: Request, store: RunStore, context: Context) -> Report:
+    """Carry out `request`, and return what the command line prints of it.
+
+    `{"key", "path", "steps", "metrics", "analyses"}`; whatever was in the store already is taken
+    from there. Raises `LacoError`, with the step as a note, or `Cancelled`; either leaves in the
+    store what was finished before.
+    """
+    recipe = settle(request.recipe, store)
+    keys = recipe.keys()
+    store.add_model(keys[0], Recipe(model=recipe.model))
+    missing = _missing_evaluations(request, store, keys[-1])
+    undone = _missing_analyses(request, store, keys[-1])
+    done = store.longest_prefix(keys)
+    stages = max(1, len(recipe.steps) - done + len(missing) + len(undone))
+
+    def stage(number: int) -> Context:
+        return context.part(number / stages, (number + 1) / stages)
+
+    if done < len(recipe.steps):
+        lm = _load(recipe, keys, done, store, context)
+        for number, index in enumerate(range(done, len(recipe.steps))):
+            _advance(lm, recipe, keys, index, store, stage(number))
+        del lm
+    number = len(recipe.steps) - done
+    if missing or undone:
+        lm = _load(recipe, keys, len(recipe.steps), store, context)
+        for evaluation in missing:
+            _evaluate(lm, recipe, keys[-1], evaluation, store, stage(number))
+            number += 1
+        for analysis in undone:
+            document = ANALYSES[type(analysis)](lm, analysis, stage(number))
+            store.add_analysis(keys[-1], analysis, document)
+            number += 1
+    context.step(1.0, "done")
+    return _report(request, store, keys, done)
+
+
+def settle(recipe: Recipe, store: RunStore) -> Recipe:
+    """The recipe with its model pinned; one that starts from a result continues its recipe."""
+    key = store.resolve(recipe.model.path)
+    if key is None:
+        return recipe.model_copy(update={"model": models.pin(recipe.model, store.folder)})
+    earlier = store.artifact(key)
+    if earlier is None:
+        raise ModelError(f"Result {key} is no longer in the store; run its recipe again.")
+    return settle(earlier.recipe.then(*recipe.steps), store)
+
+
+def _load(
+    recipe: Recipe, keys: list[str], done: int, store: RunStore, context: Context
+) -> LoadedModel:
+    """The model after the first `done` steps, from its artifact."""
+    context.step(0.0, f"loading {recipe.model.path}")
+    if done == 0:
+        return models.load(recipe.model, store.folder, context.device)
+    artifact = store.artifact(keys[done])
+    assert artifact is not None
+    assert artifact.path is not None
+    return models.load_folder(artifact.path, recipe.model, context.device)
+
+
+def _advance(
+    lm: LoadedModel, recipe: Recipe, keys: list[str], index: int, store: RunStore, context: Context
+) -> None:
+    """Apply step `index` to `lm` and save the result."""
+    step = recipe.steps[index]
+    before = store.artifact(keys[index])
+    reports = list(before.steps) if before is not None else []
+    started = time.perf_counter()
+    try:
+        with peak_memory(context.device) as peak:
+            report = STEPS[type(step)](lm, step, context)
+    except LacoError as error:
+        error.add_note(f"in step {index} ({step.kind}) of the recipe")
+        raise
+    reports.append(
+        {
+            "kind": step.kind,
+            "seconds": time.perf_counter() - started,
+            "cached": False,
+            "peak_bytes": peak.peak,
+            "report": report,
+        }
+    )
+    context.step(1.0, "saving")
+    so_far = Recipe(model=recipe.model, steps=recipe.steps[: index + 1])
+    store.save(keys[index + 1], so_far, reports, lambda folder: models.save_folder(lm, folder))
+
+
+def _evaluate(
+    lm: LoadedModel,
+    recipe: Recipe,
+    key: str,
+    evaluation: Evaluation,
+    store: RunStore,
+    context: Context,
+) -> None:
+    artifact = store.artifact(key)
+    folder = artifact.path if artifact is not None else None
+
+    def original() -> LoadedModel:
+        if not recipe.steps:
+            return lm
+        return models.load(recipe.model, store.folder, context.device)
+
+    store.add_metrics(key, evaluation, evaluate(lm, evaluation, context, original, folder))
+
+
+def _collapse(lm: LoadedModel, step: Collapse, context: Context) -> Report:
+    windows = corpora.windows(step.calibration, lm.tokenizer)
+    plan = plan_collapse(lm, step, windows, context)
+    report = apply_merge(lm.layers, plan.as_step(step))
+    text = {
+        "source": windows.source,
+        "digest": windows.digest,
+        "tokens": int(windows.lengths.sum()),
+    }
+    return {**report, **plan.document(step), "calibration": text}
+
+
+def _merge(lm: LoadedModel, step: Merge, _context: Context) -> Report:
+    return {**apply_merge(lm.layers, step), "spans": [list(span) for span in step.spans]}
+
+
+def _drop(lm: LoadedModel, step: Drop, _context: Context) -> Report:
+    return apply_drop(lm.layers, step)
+
+
+def _similarity(lm: LoadedModel, spec: Similarity, context: Context) -> Report:
+    return layer_similarity(lm, corpora.windows(spec.calibration, lm.tokenizer), spec, context)
+
+
+def _parameter_similarity(lm: LoadedModel, _spec: ParameterSimilarity, context: Context) -> Report:
+    return parameter_similarity(lm, context)
+
+
+def _what_if(lm: LoadedModel, spec: WhatIf, context: Context) -> Report:
+    return what_if(lm, spec, corpora.windows(spec.calibration, lm.tokenizer), context)
+
+
+STEPS: dict[type, Callable[..., Report]] = {Collapse: _collapse, Merge: _merge, Drop: _drop}
+
+ANALYSES: dict[type, Callable[..., Report]] = {
+    Similarity: _similarity,
+    ParameterSimilarity: _parameter_similarity,
+    WhatIf: _what_if,
+}
+
+
+def _missing_evaluations(request: Request, store: RunStore, key: str) -> list[Evaluation]:
+    return [spec for spec in request.evaluations if not store.metrics(key, spec)]
+
+
+def _missing_analyses(request: Request, store: RunStore, key: str) -> list[Analysis]:
+    return [spec for spec in request.analyses if store.analysis(key, spec) is None]
+
+
+def _report(request: Request, store: RunStore, keys: list[str], done: int) -> Report:
+    artifact = store.artifact(keys[-1])
+    steps = [dict(step) for step in artifact.steps] if artifact is not None else []
+    for index, step in enumerate(steps):
+        step["cached"] = index < done
+    metrics = [
+        metric.document()
+        for spec in request.evaluations
+        for metric in store.metrics(keys[-1], spec) or ()
+    ]
+    analyses = [
+        {"kind": spec.kind, "key": chained_key(keys[-1], spec)} for spec in request.analyses
+    ]
+    path = artifact.path if artifact is not None else None
+    return {
+        "key": keys[-1],
+        "path": str(path) if path is not None else None,
+        "steps": steps,
+        "metrics": metrics,
+        "analyses": analyses,
+    }

@@ -1,0 +1,55 @@
+"""Peak memory of a piece of work: on the GPU what torch allocated, on the CPU what was resident.
+
+Used by the engine's reports and by the benchmarks, so that both mean the same by "peak".
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_CLEAR = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass
+class Peak:
+    """Bytes at the start of the work, and at most during it. 0 until the work has ended."""
+
+    start: int = 0
+    peak: int = 0
+
+    @property
+    def growth(self) -> int:
+        """How far the peak rose above the start, in bytes."""
+        return self.peak - self.start
+
+
+@contextmanager
+def peak_memory(device: str) -> Iterator[Peak]:
+    """Measure the body. Off Linux, a CPU's peak is that of the whole process so far."""
+    found = Peak()
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+        found.start = torch.cuda.memory_allocated(device)
+        yield found
+        found.peak = torch.cuda.max_memory_allocated(device)
+        return
+    if _CLEAR.exists():
+        _CLEAR.write_text("5")  # sets VmHWM back to what is resident now
+    found.start = _resident("VmRSS")
+    yield found
+    found.peak = _resident("VmHWM")
+
+
+def _resident(field: str) -> int:
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,171 @@
+"""Several layers into one: the four merges, and the steps that name their spans.
+
+Works on any modules of equal shape and on `LayerStack`; it does not search (`collapse.py` does)
+and does not know architectures (`layers.py` does). A stack that is being merged is seen as
+`Group`s: each a layer with the range of original layers that it stands for.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from laco.errors import RecipeError
+from laco.layers import LayerStack, linears
+from laco.recipe import Drop, Merge, Merging, Parameters, Span
+
+EXACT = torch.float64  # sums of float32 weights stay exact, so merging equal layers changes nothing
+
+
+@dataclass(frozen=True)
+class Group:
+    """One layer and the original layers `[start, stop)` that it stands for."""
+
+    layer: nn.Module
+    start: int
+    stop: int
+
+
+def groups_of(stack: LayerStack) -> tuple[Group, ...]:
+    """The stack as it is: every layer stands for itself."""
+    return tuple(Group(layer, index, index + 1) for index, layer in enumerate(stack))
+
+
+def merge_groups(groups: Sequence[Group], merge: Merging, parameters: Parameters) -> Group:
+    """Neighbouring groups as one, in the place of the first."""
+    layer = merge_layers([group.layer for group in groups], merge, parameters)
+    return Group(layer, groups[0].start, groups[-1].stop)
+
+
+def merge_layers(layers: Sequence[nn.Module], merge: Merging, parameters: Parameters) -> nn.Module:
+    """The layer that takes the place of `layers`, by one of four merges (θ_0 is the first layer's).
+
+    - `rdsc`: θ_0 + Σ_k (θ_k − θ_0), LaCo's equation (1) (arXiv:2402.11187)
+    - `telescoped`: θ_m, the last layer's; with `parameters="projections"` this is what LaCo's
+      published code computes, since its loop subtracts from a base that it has changed already
+    - `mean`: the mean of θ_0 … θ_m
+    - `drop`: θ_0; the others go (ShortGPT, SLEB)
+
+    `parameters="projections"` merges the weight matrices alone; norms and biases stay θ_0's. The
+    given layers are left as they are. Unmerged tensors are shared with them, not copied.
+    """
+    first = layers[0]
+    if merge == "drop" or len(layers) == 1:
+        return first
+    merged = _twin(first)
+    for name in _merging_names(first, parameters):
+        tensors = [layer.get_parameter(name) for layer in layers]
+        _set_parameter(merged, name, merge_tensors(tensors, merge))
+    return merged
+
+
+def merge_tensors(tensors: Sequence[Tensor], merge: Merging) -> Tensor:
+    """One tensor out of several of the same shape, summed in float64, in the first one's dtype."""
+    first, *others = tensors
+    if merge == "drop":
+        return first
+    if merge == "telescoped":
+        return others[-1]
+    # Apple's GPUs have no float64.
+    exact = [t.to("cpu" if t.device.type == "mps" else t.device, EXACT) for t in tensors]
+    if merge == "mean":
+        total = torch.stack(exact).mean(0)
+    else:  # Σ_k θ_k − (m − 1) θ_0 equals equation (1), and for m = 1 it is θ_1 to the last bit
+        total = sum(exact[1:], start=torch.zeros_like(exact[0])) - (len(others) - 1) * exact[0]
+    return total.to(first.device, first.dtype)
+
+
+def apply_merge(stack: LayerStack, step: Merge) -> dict[str, Any]:
+    """Merge the spans of `step` in order; returns what went and what stays."""
+    before = len(stack)
+    groups = list(groups_of(stack))
+    for span in step.spans:
+        check_span(stack, span, step.merge)
+        inside = [i for i, g in enumerate(groups) if span[0] <= g.start and g.stop <= span[1]]
+        first, last = inside[0], inside[-1]
+        groups[first : last + 1] = [
+            merge_groups(groups[first : last + 1], step.merge, step.parameters)
+        ]
+    stack.keep([group.layer for group in groups], [group.start for group in groups])
+    return edit_report(before, [group.start for group in groups])
+
+
+def apply_drop(stack: LayerStack, step: Drop) -> dict[str, Any]:
+    """Remove the layers of `step`; returns what went and what stays."""
+    before = len(stack)
+    beyond = [index for index in step.layers if index >= before]
+    if beyond:
+        raise RecipeError(
+            f"drop: layer {beyond[0]} lies past the end; the model has layers 0 to {before - 1}."
+        )
+    if len(step.layers) == before:
+        raise RecipeError(f"drop: all {before} layers would go; at least one must stay.")
+    kept = [index for index in range(before) if index not in step.layers]
+    stack.keep([stack[index] for index in kept], kept)
+    return edit_report(before, kept)
+
+
+def check_span(stack: LayerStack, span: Span, merge: Merging) -> None:
+    """Refuse a span past the end, or one whose layers cannot merge (`RecipeError`)."""
+    start, stop = span
+    if stop > len(stack):
+        raise RecipeError(
+            f"Span [{start}, {stop}) reaches past the end; the model has layers 0 to "
+            f"{len(stack) - 1}, so stop is at most {len(stack)}."
+        )
+    if not can_merge(stack, span, merge):
+        raise RecipeError(
+            f"Layers {start} to {stop - 1} cannot merge by {merge}: {stack.mergeable(span)}; "
+            "use merge=drop."
+        )
+
+
+def can_merge(stack: LayerStack, span: Span, merge: Merging) -> bool:
+    """Whether these layers of the stack may become one; `drop` mixes no weights and always may."""
+    return merge == "drop" or stack.mergeable(span) is None
+
+
+def default_parameters(merge: Merging) -> Parameters:
+    """What merges when a recipe does not say: `telescoped` is defined on projections alone."""
+    return Merge.model_validate({"spans": [(0, 2)], "merge": merge}).parameters
+
+
+def edit_report(before: int, kept: Sequence[int]) -> dict[str, Any]:
+    """What an edit did, in the indices of the layers before it."""
+    removed = [index for index in range(before) if index not in set(kept)]
+    return {
+        "layers_before": before,
+        "layers_after": len(kept),
+        "kept": list(kept),
+        "removed": removed,
+    }
+
+
+def _merging_names(layer: nn.Module, parameters: Parameters) -> list[str]:
+    if parameters == "all":
+        return [name for name, _ in layer.named_parameters()]
+    return [f"{name}.weight" for name, _ in linears(layer)]
+
+
+def _twin(layer: nn.Module) -> nn.Module:
+    """The same module structure on the same tensors and config, so that it costs no memory."""
+    shared: dict[int, Any] = {}
+    for tensor in (*layer.parameters(), *layer.buffers()):
+        shared[id(tensor)] = tensor
+    for module in layer.modules():
+        for value in vars(module).values():
+            if isinstance(value, PreTrainedConfig):
+                shared[id(value)] = value
+    return copy.deepcopy(layer, shared)
+
+
+def _set_parameter(module: nn.Module, name: str, value: Tensor) -> None:
+    path, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(path)
+    setattr(owner, leaf, nn.Parameter(value.detach(), requires_grad=False))
