@@ -1,0 +1,139 @@
+"""A recipe about to be started, and a plan that a search left: shown, edited, run again.
+
+What a page starts is always a recipe: its JSON and the command that does the same are shown.
+Next: `../../pages/collapse.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+from pydantic import ValidationError
+
+from laco.errors import LacoError, RecipeError
+from laco.recipe import Drop, Merge, Recipe, Span, complaints
+from laco.report import describe
+from laco.store import Run
+from laco.ui import cards, charts, progress, tables
+from laco.ui.session import find_run, measuring, store, submit
+from laco.ui.spans import kept, listed, parse_spans, removed_by, spoken, text_of_spans
+from laco.ui.words import recipe_text
+
+SPANS = "merge.spans"  # the widget in which ranges are written
+
+
+def add_span(span: Span | None) -> None:
+    """Write one more range into the list of ranges (a callback; None does nothing)."""
+    if span is None:
+        return
+    written = st.session_state.get(SPANS, "")
+    try:
+        already = parse_spans(written)
+    except LacoError:
+        already = ()
+    if span not in already:
+        st.session_state[SPANS] = text_of_spans((*already, span))
+
+
+def take_span_from_address() -> None:
+    """Move `?span=6:12` into the list of ranges, once."""
+    asked = st.query_params.pop("span", None)
+    if asked:
+        try:
+            for span in parse_spans(asked):
+                add_span(span)
+        except LacoError as error:
+            st.warning(f"The address names no range: {error}")
+
+
+def outcome(card: Mapping[str, Any], step: Merge | Drop) -> bool:
+    """Show which layers go and stay and what that saves; False, with the reason, if it cannot."""
+    layers = card["layers"]
+    try:
+        gone = removed_by(step, layers)
+    except LacoError as error:
+        st.error(str(error))
+        return False
+    if isinstance(step, Merge):
+        st.markdown("  \n".join(spoken(span) for span in step.spans))
+    st.caption(f"Goes: {listed(gone)}. Stays: {listed(kept(gone, layers))}.")
+    cards.show_consequences(dict(card), gone)
+    return True
+
+
+def launch(recipe: Recipe, key: str) -> None:
+    """The recipe, the command that does the same, and the button that starts it."""
+    st.markdown(f"**{describe(recipe)}**".replace("[", r"\["))
+    with st.expander("The recipe, and the same from a terminal"):
+        st.code(recipe_text(recipe), language="json")
+        st.code("laco run recipe.json --evaluate perplexity --evaluate footprint", language="bash")
+    done = find_run(recipe)
+    if done is not None:
+        st.success("This recipe has been run; see it under Plans, or on the Compare page.")
+    if st.button("Start", type="primary", key=f"{key}.start"):
+        submit(*measuring(recipe), label=describe(recipe))
+        st.rerun()
+
+
+def show_plan(run: Run) -> None:
+    """The plan of a finished search: spans to edit, layers that go and stay, every candidate."""
+    artifact = store().artifact(run.key)
+    if artifact is None:
+        st.error("This result is no longer on disk; run its recipe again.")
+        return
+    plan = artifact.steps[-1]["report"]
+    st.markdown(
+        f"{plan['layers_before']} layers became {plan['layers_after']} "
+        f"({plan['merge']}), searched in {progress.duration(plan['seconds_search'])}."
+    )
+    if plan.get("note"):
+        st.caption(plan["note"])
+    st.caption(f"Went: {listed(plan['removed'])}. Stayed: {listed(plan['kept'])}.")
+    left, right = st.columns([2, 3], gap="large")
+    with left:
+        st.markdown("**Ranges** (edit them, add or delete rows)")
+        edited = st.data_editor(
+            pd.DataFrame(plan["spans"], columns=["start", "stop"]),
+            num_rows="dynamic",
+            width="stretch",
+            key=f"plan.{run.key}",
+        )
+        try:
+            step = merge_of(plan, edited)
+            removed_by(step, plan["layers_before"])
+        except LacoError as error:
+            st.error(str(error))
+        else:
+            parent = Recipe(model=run.recipe.model, steps=run.recipe.steps[:-1])
+            if st.button("Run this edited plan", key=f"plan.{run.key}.start"):
+                submit(*measuring(parent.then(step)), label=describe(parent.then(step)))
+                st.rerun()
+    with right:
+        st.plotly_chart(charts.candidate_scores(plan), alt="Score of every candidate, in order")
+    progress.data_table("Every candidate tried", tables.candidates_table(plan))
+
+
+def merge_of(plan: Mapping[str, Any], edited: pd.DataFrame) -> Merge:
+    """The step that the edited table stands for. Raises `RecipeError` naming a bad row."""
+    rows = edited.dropna(how="all")
+    if rows.isna().any(axis=None):
+        raise RecipeError("A range lacks its start or its stop; fill in both or delete the row.")
+    try:
+        return Merge(
+            spans=tuple((int(start), int(stop)) for start, stop in rows.to_numpy()),
+            merge=plan["merge"],
+            parameters=plan["parameters"],
+        )
+    except ValidationError as error:
+        raise RecipeError(f"The plan cannot be run: {complaints(error)}.") from None
+
+
+def written_spans() -> tuple[Span, ...]:
+    """The ranges written so far; none while the text cannot be read."""
+    try:
+        return parse_spans(st.session_state.get(SPANS, ""))
+    except LacoError:
+        return ()

@@ -1,0 +1,167 @@
+"""What a visitor has chosen, and the doors to the store and the jobs.
+
+The chosen model lives in the session and in the address (`?model=`), so that a colleague opens
+the same view. What was computed lives on disk alone. Loads no model. Next: `progress.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from laco import card, checkpoint
+from laco.checkpoint import BUNDLED
+from laco.errors import LacoError, ModelError
+from laco.evaluations import Analysis, Evaluation, Footprint, Perplexity, Request
+from laco.jobs import JobStatus, LocalRunner
+from laco.recipe import ModelRef, Recipe
+from laco.store import Run, RunStore
+
+MEASURED: tuple[Evaluation, ...] = (Perplexity(), Footprint())  # of every run that a page starts
+KEY = "laco"
+UNTOUCHED = Recipe(model=ModelRef(path=BUNDLED))
+
+
+@dataclass
+class Session:
+    """The chosen recipe (a model, with the steps of an earlier result), and the last job sent."""
+
+    recipe: Recipe = UNTOUCHED
+    address: str = BUNDLED  # what `?model=` says: a path, a path@revision, or a result's key
+    job: str | None = None
+
+
+def session() -> Session:
+    """The choices of the visitor, brought in line with the address."""
+    held: Session = st.session_state.setdefault(KEY, Session())
+    asked = st.query_params.get("model")
+    if asked and asked != held.address:
+        try:
+            choose(asked)
+        except LacoError as error:
+            st.warning(f"The address names a model that cannot be taken: {error}")
+            st.query_params["model"] = held.address
+    elif not asked and held.address != BUNDLED:
+        st.query_params["model"] = held.address
+    return held
+
+
+def choose(address: str, dtype: str = "auto", trust_remote_code: bool = False) -> Session:
+    """Take a model by its address. Raises `ModelError` for an empty one."""
+    held: Session = st.session_state.setdefault(KEY, Session())
+    held.recipe = recipe_at(address.strip(), dtype, trust_remote_code)
+    held.address = address.strip()
+    st.query_params["model"] = held.address
+    return held
+
+
+def recipe_at(address: str, dtype: str = "auto", trust_remote_code: bool = False) -> Recipe:
+    """The recipe that an address stands for: a result's own, or a model without steps."""
+    if not address:
+        raise ModelError("No model is named; write a hub id, a folder or a .gguf file.")
+    key = store().resolve(address) if address.startswith("k1-") else None
+    if key is not None:
+        return next(run.recipe for run in store().runs() if run.key == key)
+    path, _, revision = address.partition("@")
+    if not revision or Path(address).exists():
+        path, revision = address, "main"
+    ref = {"path": path, "revision": revision, "dtype": dtype}
+    return Recipe(model=ModelRef.model_validate({**ref, "trust_remote_code": trust_remote_code}))
+
+
+def store() -> RunStore:
+    """The store that these pages show: `LACO_STORE`, else the folder `cache`."""
+    return _open(str(Path(os.environ.get("LACO_STORE") or "cache").resolve()))
+
+
+@st.cache_resource(show_spinner=False)
+def _open(folder: str) -> RunStore:
+    return RunStore(folder)
+
+
+def runner() -> LocalRunner:
+    """The jobs of that store."""
+    return LocalRunner(store())
+
+
+def submit(*requests: Request, label: str = "") -> None:
+    """Send requests that are not already waiting or running."""
+    jobs = runner()
+    pending = [status.request for status in jobs.active()]
+    for request in requests:
+        if request not in pending:
+            session().job = jobs.submit(request, label)
+
+
+def pinned(recipe: Recipe) -> Recipe:
+    """The recipe as the engine would name it, so that its key is that of its run."""
+    ref = recipe.model.model_dump_json()
+    return recipe.model_copy(update={"model": _pin(ref, str(store().folder))})
+
+
+@st.cache_data(ttl=30, max_entries=64, show_spinner=False)
+def _pin(ref: str, folder: str) -> ModelRef:
+    return checkpoint.pin(ModelRef.model_validate_json(ref), Path(folder))
+
+
+def find_run(recipe: Recipe) -> Run | None:
+    """The run of this recipe, if it has been carried out. Raises `LacoError`."""
+    key = pinned(recipe).key
+    return next((run for run in store().runs() if run.key == key), None)
+
+
+def find_document(recipe: Recipe, analysis: Analysis) -> tuple[Analysis, dict] | None:
+    """The document of this analysis, else the newest of its kind, with the spec it was made by."""
+    run = find_run(recipe)
+    if run is None:
+        return None
+    exact = store().analysis(run.key, analysis)
+    if exact is not None:
+        return analysis, exact
+    for spec, _ in store().analyses(run.key):
+        document = store().analysis(run.key, spec) if spec.kind == analysis.kind else None
+        if document is not None:
+            return spec, document
+    return None
+
+
+def measuring(recipe: Recipe) -> tuple[Request, ...]:
+    """Requests for a recipe and, unless it is measured already, for the untouched original."""
+    original = Recipe(model=recipe.model)
+    wanted = Request(recipe=recipe, evaluations=MEASURED)
+    run = find_run(original)
+    known = run is not None and all(store().metrics(run.key, spec) for spec in MEASURED)
+    if known or not recipe.steps:
+        return (wanted,)
+    return (Request(recipe=original, evaluations=MEASURED), wanted)
+
+
+def card_of(recipe: Recipe) -> dict:
+    """The card of what the recipe gives, from config and headers alone. Raises `LacoError`."""
+    ref = recipe.model
+    if recipe.steps:
+        run = find_run(recipe)
+        if run is None or run.path is None:
+            raise ModelError("This result is no longer on disk; run its recipe again.")
+        ref = ModelRef(path=str(run.path))
+    return _card(ref.model_dump_json(), str(store().folder))
+
+
+@st.cache_data(ttl=30, max_entries=64, show_spinner="Reading the config and the headers…")
+def _card(ref: str, folder: str) -> dict:
+    return card.inspect(ModelRef.model_validate_json(ref), Path(folder))
+
+
+def finished(runs: Sequence[Run], kind: str) -> list[Run]:
+    """Runs whose recipe ends in a step of this kind."""
+    return [run for run in runs if run.recipe.steps and run.recipe.steps[-1].kind == kind]
+
+
+def last_job() -> JobStatus | None:
+    """The job that this visitor sent last, if it is still known."""
+    job = session().job
+    return next((status for status in runner().jobs() if status.id == job), None) if job else None

@@ -1,0 +1,152 @@
+"""Runs, jobs and documents -> data frames, ready to be shown. Pure, as `charts.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+from pandas.io.formats.style import Styler
+
+from laco.jobs import JobStatus
+from laco.report import Row, format_cell, format_value
+from laco.store import Run
+from laco.ui.progress import duration
+from laco.wording import Difference
+
+COLOURS = {"better": "#0072B2", "worse": "#c2500a", "same": "#8c8c8c"}
+MARKS = {"better": "▲ better", "worse": "▼ worse", "same": "≈ within the error"}
+
+
+def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """A row for each run: what, when, its first perplexity, layers, parameters."""
+    return pd.DataFrame(
+        [
+            {
+                "run": run.label,
+                "made": when(run.created),
+                "perplexity": _value(run, "perplexity"),
+                "layers": _value(run, "layers"),
+                "parameters": _value(run, "parameters"),
+                "key": run.key[:11],
+            }
+            for run in runs
+        ]
+    )
+
+
+def _value(run: Run, name: str) -> str:
+    for metric in run.metrics:
+        if metric.name == name or metric.name.startswith(f"{name}["):
+            return format_value(metric.value, metric.unit)
+    return "–"
+
+
+def jobs_table(statuses: Sequence[JobStatus]) -> pd.DataFrame:
+    """A row for each job."""
+    return pd.DataFrame(
+        [
+            {
+                "job": status.label or status.id,
+                "state": status.state,
+                "progress": status.fraction or 0.0,
+                "time left": duration(status.seconds_left) if status.seconds_left else "–",
+                "message": (status.error or status.message or "").partition("\n")[0],
+                "sent": when(status.created),
+                "took": _took(status),
+                "id": status.id,
+            }
+            for status in statuses
+        ]
+    )
+
+
+def _took(status: JobStatus) -> str:
+    if status.started is None:
+        return "–"
+    return duration((status.ended or time.time()) - status.started)
+
+
+def when(seconds: float) -> str:
+    """A moment as local date and time."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def influence_table(document: Mapping[str, Any]) -> pd.DataFrame:
+    """A row for each layer: influence, its spread over shards, and whether its rank is certain."""
+    return pd.DataFrame(
+        {
+            "layer": range(document["layers"]),
+            "influence": document["influence"],
+            "spread": document["influence_spread"],
+            "rank": ["uncertain" if doubt else "certain" for doubt in document["rank_uncertain"]],
+        }
+    ).set_index("layer")
+
+
+def frame(matrix: Sequence[Sequence[float]]) -> pd.DataFrame:
+    """A square matrix with its indices."""
+    return pd.DataFrame(matrix).round(4)
+
+
+def what_if_table(document: Mapping[str, Any], measure: str) -> pd.DataFrame:
+    """Length by start."""
+    rows = [f"{length} layers" for length in document["lengths"]]
+    return pd.DataFrame(document[measure], index=rows, columns=document["starts"])
+
+
+def candidates_table(plan: Mapping[str, Any]) -> pd.DataFrame:
+    """A row for each candidate that a search tried."""
+    return pd.DataFrame(plan["candidates"])
+
+
+def comparison(rows: Sequence[Row], runs: Sequence[Run]) -> Styler:
+    """A row for each metric, a column for each run; deltas are signed and coloured by direction.
+
+    Blue is better, orange worse, grey within the error; the sign stands beside the colour. A
+    dagger marks a number that was measured with other settings than the baseline's.
+    """
+    names = heads(runs)
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    text = pd.DataFrame("–", index=metrics, columns=list(names.values()))
+    style = pd.DataFrame("", index=metrics, columns=list(names.values()))
+    for row in rows:
+        column = names[row.key]
+        mark = {"better": " ▲", "worse": " ▼", "same": " ≈"}.get(row.verdict, "")
+        before = text.loc[row.metric, column]
+        cell = format_cell(row) + mark
+        text.loc[row.metric, column] = cell if before == "–" else f"{before}; {cell}"
+        if row.verdict in COLOURS:
+            style.loc[row.metric, column] = f"color: {COLOURS[row.verdict]}; font-weight: 600"
+    return text.style.apply(lambda _: style, axis=None)
+
+
+def heads(runs: Sequence[Run]) -> dict[str, str]:
+    """A name by key for each run; equal labels are told apart by the key's beginning."""
+    labels = [run.label for run in runs]
+    return {
+        run.key: run.label if labels.count(run.label) == 1 else f"{run.label} · {run.key[3:9]}"
+        for run in runs
+    }
+
+
+def badges(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each number that may not be compared with the baseline's."""
+    return [f"{row.label}, {row.metric}: {row.badge}" for row in rows if row.badge]
+
+
+def differences(found: Sequence[Difference], left: str, right: str) -> pd.DataFrame:
+    """Where two recipes are unlike."""
+    return pd.DataFrame(
+        [
+            {"field": item.path, left: _shown(item.left), right: _shown(item.right)}
+            for item in found
+        ],
+        columns=["field", left, right],
+    )
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else str(value)

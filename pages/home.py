@@ -1,0 +1,46 @@
+"""What laco is, the demo, recent runs, what is running."""
+
+import streamlit as st
+
+from laco.demo import demo_requests
+from laco.ui import progress
+from laco.ui.session import runner, store, submit
+from laco.ui.tables import runs_table
+
+st.title("laco")
+st.markdown(
+    "laco makes language models smaller by their layers: it maps how alike the layers are, lets "
+    "you choose by eye or by search which ones become one, and does it. "
+    "Then it measures what that cost, beside the original."
+)
+
+start, explore, compare = st.columns(3)
+with start.container(border=True, height="stretch"):
+    st.markdown("**Run the demo**")
+    st.caption(
+        "The bundled 135-million-parameter model: its similarity map, then 10, 20 and 30 % of its "
+        "layers collapsed, with the perplexity of each. Minutes on a laptop, no network needed."
+    )
+    if st.button("Run the demo", type="primary", disabled=bool(runner().active())):
+        submit(*demo_requests(), label="Demo")
+        st.rerun()
+with explore.container(border=True, height="stretch"):
+    st.markdown("**Look at a model**")
+    st.caption("Bundled, from the hub, a folder or a GGUF file: what is in it, and what can go.")
+    st.page_link("pages/model.py", label="Choose a model", icon="🔎")
+    st.page_link("pages/similarity.py", label="See its layers", icon="🗺️")
+with compare.container(border=True, height="stretch"):
+    st.markdown("**Put results side by side**")
+    st.caption("Every run keeps its recipe and its numbers, with errors and settings.")
+    st.page_link("pages/compare.py", label="Compare runs", icon="⚖️")
+
+if runner().active():
+    st.subheader("Running")
+progress.running()
+
+st.subheader("Recent runs")
+runs = store().runs()[:10]
+if runs:
+    st.dataframe(runs_table(runs), hide_index=True, width="stretch")
+else:
+    st.info("No runs yet. Run the demo, or choose a model and collapse some of its layers.")

@@ -1,0 +1,63 @@
+"""Queue, progress, logs, cancel."""
+
+import streamlit as st
+
+from laco.errors import LacoError
+from laco.ui import progress, tables
+from laco.ui.session import runner
+
+st.title("Jobs")
+st.markdown(
+    "Every job is a process of its own: it goes on when this page is closed or the server stops."
+)
+
+
+def take_row(ids: list[str]) -> None:
+    """Make the clicked row the chosen job."""
+    rows = st.session_state["jobs"].selection.rows
+    if rows:
+        st.session_state["job"] = ids[rows[0]]
+
+
+def draw() -> None:
+    """The table, and everything about the chosen job."""
+    jobs = runner()
+    statuses = {status.id: status for status in jobs.jobs()}
+    if not statuses:
+        st.info("No jobs yet. Run the demo on the Home page, or start a collapse.")
+        return
+    ids = list(statuses)
+    st.dataframe(
+        tables.jobs_table(list(statuses.values())),
+        hide_index=True,
+        width="stretch",
+        key="jobs",
+        on_select=lambda: take_row(ids),
+        selection_mode="single-row",
+        column_config={"progress": st.column_config.ProgressColumn(format="percent")},
+    )
+    chosen = st.selectbox("Job", ids, key="job", bind="query-params")
+    status = statuses[chosen]
+    st.subheader(status.label or status.id, anchor=False)
+    progress.bars([status])
+    if status.state == "failed":
+        progress.show_failure(status)
+    cancel, retry, _ = st.columns([1, 1, 4])
+    try:
+        if cancel.button("Cancel", disabled=status.state not in progress.ACTIVE, width="stretch"):
+            jobs.cancel(status.id)
+            st.rerun()
+        if retry.button(
+            "Retry", disabled=status.state not in ("failed", "cancelled"), width="stretch"
+        ):
+            jobs.retry(status.id)
+            st.rerun()
+    except LacoError as error:
+        st.error(str(error))
+    st.caption(f"Attempt {status.attempt}, in `{status.folder}`")
+    st.code(jobs.log(status.id, tail=200) or "The log is empty.", language=None, height=260)
+    with st.expander("The request as JSON"):
+        st.json(status.request.model_dump(mode="json"))
+
+
+progress.live(draw)

@@ -1,0 +1,58 @@
+"""Look at a model before loading it: layers, memory, what can be done with it."""
+
+import streamlit as st
+
+from laco.errors import LacoError
+from laco.ui import cards
+from laco.ui.session import BUNDLED, card_of, choose, session, store
+
+SOURCES = ("Bundled", "Hub", "Folder or GGUF file", "Earlier result")
+
+st.title("Model")
+st.markdown("Choose the model to work on. Only its config and headers are read here, no weights.")
+
+source = st.segmented_control(
+    "Where from", SOURCES, default=SOURCES[0], required=True, key="source", persist_state="session"
+)
+runs = [run for run in store().runs() if run.recipe.steps and run.path]
+with st.form("model"):
+    trust = False
+    if source == "Bundled":
+        st.markdown(
+            "SmolLM2, 135 million parameters, 30 layers: comes with laco, needs no network."
+        )
+        address = BUNDLED
+    elif source == "Hub":
+        address = st.text_input("Hub id", placeholder="org/name or org/name@revision")
+        trust = st.checkbox(
+            "Run Python code that comes with this model",
+            help="Off unless you trust its author: the code can do anything on this machine",
+        )
+    elif source == "Folder or GGUF file":
+        address = st.text_input("Path on this machine", placeholder="/models/my-model")
+    else:
+        labels = {run.key: f"{run.label} · {run.key[:11]}" for run in runs}
+        address = st.selectbox("Result", list(labels), format_func=lambda key: labels[key]) or ""
+        if not runs:
+            st.info("No results yet: collapse a model first, then take it further from here.")
+    dtype = st.selectbox(
+        "Number format",
+        ("auto", "float32", "bfloat16", "float16"),
+        help="auto: as the checkpoint says; float16 on a CPU is refused",
+        disabled=source == "Earlier result",
+    )
+    if st.form_submit_button("Use this model", type="primary"):
+        try:
+            choose(address, dtype, trust)
+        except LacoError as error:
+            st.error(str(error))
+
+chosen = session()
+st.subheader(chosen.address, anchor=False)
+try:
+    cards.show(card_of(chosen.recipe))
+    left, right, _ = st.columns([1, 1, 2])
+    left.page_link("pages/similarity.py", label="See how alike its layers are", icon="🗺️")
+    right.page_link("pages/collapse.py", label="Collapse some", icon="🥞")
+except LacoError as error:
+    st.error(str(error))
