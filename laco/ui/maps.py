@@ -56,8 +56,16 @@ def depth_map(
         figure.add_trace(_targets(columns, rows, np.array(document["measures"][measure])))
     if span is not None:
         _outline(figure, span[0] - 0.5, span[1] + 0.5, span[0] - 0.5, span[1] + 0.5)
-        figure.add_vrect(
-            x0=span[0], x1=span[1], yref="y2 domain", fillcolor=ORANGE, opacity=0.25, line_width=0
+        figure.add_shape(
+            type="rect",
+            y0=0,
+            y1=1,
+            x0=span[0],
+            x1=span[1],
+            yref="y2 domain",
+            fillcolor=ORANGE,
+            opacity=0.25,
+            line_width=0,
         )
     total = MAP_HEIGHT + BARS_HEIGHT
     figure.update_layout(

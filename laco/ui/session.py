@@ -13,12 +13,12 @@ from pathlib import Path
 
 import streamlit as st
 
-from laco import card, checkpoint
-from laco.checkpoint import BUNDLED
+from laco import card, reference
 from laco.errors import LacoError, ModelError
 from laco.evaluations import Analysis, Evaluation, Footprint, Perplexity, Request
 from laco.jobs import JobStatus, LocalRunner
 from laco.recipe import ModelRef, Recipe
+from laco.reference import BUNDLED
 from laco.store import Run, RunStore
 
 MEASURED: tuple[Evaluation, ...] = (Perplexity(), Footprint())  # of every run that a page starts
@@ -105,7 +105,7 @@ def pinned(recipe: Recipe) -> Recipe:
 
 @st.cache_data(ttl=30, max_entries=64, show_spinner=False)
 def _pin(ref: str, folder: str) -> ModelRef:
-    return checkpoint.pin(ModelRef.model_validate_json(ref), Path(folder))
+    return reference.pin(ModelRef.model_validate_json(ref), Path(folder))
 
 
 def find_run(recipe: Recipe) -> Run | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from laco import checkpoint
+from laco import reference
 from laco.evaluations import (
     Footprint,
     Metric,
@@ -192,7 +192,7 @@ def metrics(perplexity: float, layers: int, stderr: float, windows: int = 32) ->
 def fill(folder: Path, model: Path) -> dict[str, str]:
     """A store with an original, a searched collapse and a drop; the keys of the three by name."""
     store = RunStore(folder)
-    ref = checkpoint.pin(ModelRef(path=str(model)), store.folder)
+    ref = reference.pin(ModelRef(path=str(model)), store.folder)
     original = Recipe(model=ref)
     searched = original.then(Collapse(target_layers=LAYERS - 3))
     dropped = original.then(Drop(layers=(3, 4)))
@@ -208,9 +208,7 @@ def fill(folder: Path, model: Path) -> dict[str, str]:
             }
         ]
         left = LAYERS - len(report["removed"])
-        store.save(
-            recipe.key, recipe, steps, lambda place, left=left: _write(place, left)
-        )
+        store.save(recipe.key, recipe, steps, lambda place, left=left: _write(place, left))
     for recipe, value, layers, stderr, windows in (
         (original, 19.5, 30, 0.5, 32),
         (searched, 27.5, 27, 0.7, 32),
