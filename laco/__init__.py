@@ -1,20 +1,25 @@
 """laco: compress language models by layers.
 
-These names describe work and import nothing heavy. `laco.engine` carries it out. Start reading
-at `recipe.py`.
+These names describe work and import nothing heavy; each is fetched when it is first used, so that
+`laco --help` need not wait for pydantic. `laco.engine` carries the work out. Start reading at
+`recipe.py`.
 """
 
-from laco.evaluations import (
-    Divergence,
-    Footprint,
-    Metric,
-    ParameterSimilarity,
-    Perplexity,
-    Request,
-    Similarity,
-    WhatIf,
-)
-from laco.recipe import Calibration, Collapse, Drop, Merge, ModelRef, Recipe, Spec
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from laco.evaluations import (
+        Divergence,
+        Footprint,
+        Metric,
+        ParameterSimilarity,
+        Perplexity,
+        Request,
+        Similarity,
+        WhatIf,
+    )
+    from laco.recipe import Calibration, Collapse, Drop, Merge, ModelRef, Recipe, Spec
 
 __version__ = "0.1.0"
 
@@ -36,3 +41,21 @@ __all__ = [
     "WhatIf",
     "__version__",
 ]
+
+_EVALUATIONS = (
+    "Divergence",
+    "Footprint",
+    "Metric",
+    "ParameterSimilarity",
+    "Perplexity",
+    "Request",
+    "Similarity",
+    "WhatIf",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'laco' has no attribute {name!r}")
+    home = "laco.evaluations" if name in _EVALUATIONS else "laco.recipe"
+    return getattr(import_module(home), name)

@@ -5,8 +5,13 @@ It only describes the work; `engine.py` carries it out, in this process (`laco d
 
 from __future__ import annotations
 
-from laco.evaluations import Footprint, Perplexity, Request, Similarity
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from laco.evaluations import Footprint, Metric, Perplexity, Request, Similarity
 from laco.recipe import Collapse, ModelRef, Recipe
+from laco.report import Measured, Row, table
 
 MODEL = ModelRef(path="bundled:smollm2-135m")
 EVALUATIONS = (Perplexity(window=256, windows=16), Footprint())
@@ -27,3 +32,29 @@ def demo_requests() -> list[Request]:
         requests.append(Request(recipe=recipe, evaluations=EVALUATIONS))
     paper = Collapse(order="top_down", interval=2, threshold=0.65, merge="telescoped")
     return [*requests, Request(recipe=original.then(paper), evaluations=EVALUATIONS)]
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A run with the seconds of its steps as one more metric."""
+
+    key: str
+    recipe: Recipe
+    metrics: tuple[Metric, ...]
+
+
+def compared(reports: Sequence[Mapping[str, Any]], runs: Sequence[Measured]) -> list[Row]:
+    """What the engine reported of each demo run, as rows against the first, with its seconds.
+
+    `runs` are the store's; only the demo's own measurements are taken, and in the demo's order.
+    """
+    recipes = {run.key: run.recipe for run in runs}
+    timed: list[_Timed] = []
+    for report in reports:
+        metrics = [Metric(**metric) for metric in report["metrics"]]
+        if report["steps"]:
+            seconds = sum(step["seconds"] for step in report["steps"])
+            metrics.append(Metric("seconds", seconds, unit="s", better="lower"))
+        key = report["key"]
+        timed.append(_Timed(key=key, recipe=recipes[key], metrics=tuple(metrics)))
+    return table(timed)

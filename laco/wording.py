@@ -30,9 +30,20 @@ class Difference:
 
 
 def describe(recipe: Recipe) -> str:
-    """The recipe in one line: the model, then each step."""
+    """The recipe in one line: the model, then each step.
+
+    Collapses that follow each other and differ only in their target are told together.
+    """
     name = recipe.model.path.removeprefix("bundled:").rstrip("/").rsplit("/", 1)[-1]
-    return ", ".join([name, *(describe_step(step) for step in recipe.steps)])
+    words: list[str] = []
+    before: Step | None = None
+    for step in recipe.steps:
+        if _goes_on(before, step) and isinstance(step, Collapse):
+            words[-1] = f"{words[-1].removesuffix(' layers')}, then {step.target_layers} layers"
+        else:
+            words.append(describe_step(step))
+        before = step
+    return ", ".join([name, *words])
 
 
 def describe_step(step: Step) -> str:
@@ -80,6 +91,15 @@ def format_value(value: float, unit: str = "") -> str:
             return f"{value / limit:,.4g}{suffix}"
     text = f"{value:,.0f}" if size >= 1e4 or value == int(value) else f"{value:.4g}"
     return f"{text} {unit}" if unit in ("s", "nats") else text
+
+
+def _goes_on(before: Step | None, step: Step) -> bool:
+    """Whether `step` is the collapse before it once more, to another number of layers."""
+    if not isinstance(before, Collapse) or not isinstance(step, Collapse):
+        return False
+    targets = (before.target_layers, step.target_layers)
+    same = before.model_copy(update={"target_layers": step.target_layers}) == step
+    return same and None not in targets and 1 not in targets and before.threshold is None
 
 
 def _leaves(value: Any, path: str = "") -> dict[str, Any]:

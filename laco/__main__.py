@@ -1,0 +1,5 @@
+"""`python -m laco`, the same as `laco`. Next: `cli.py`."""
+
+from laco.cli import main
+
+main()

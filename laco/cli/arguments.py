@@ -1,0 +1,165 @@
+"""What people type, as specs: a model, an evaluation, a recipe with changed fields.
+
+The command line's words end here; everything behind it sees specs. It loads no model and knows
+no method. Next: `cli.py`, which uses it, and `recipe.py`, which says what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from laco.errors import RecipeError, StoreError
+from laco.evaluations import Divergence, Evaluation, Footprint, Perplexity
+from laco.presets import FOLDER, presets
+from laco.recipe import Recipe, complaints, parse_recipe
+
+EVALUATIONS = {"perplexity": Perplexity, "kl": Divergence, "footprint": Footprint}
+CHOICES = "perplexity:CORPUS, kl:CORPUS, footprint"
+KEY = "k1-"  # how every key begins
+
+
+class Results(Protocol):
+    """Where keys of results are looked up; `store.RunStore` is one."""
+
+    def resolve(self, text: str) -> str | None: ...
+    def artifact(self, key: str) -> Any: ...
+
+
+def read_model(
+    text: str, store: Results, dtype: str | None = None, trust_remote_code: bool = False
+) -> Recipe:
+    """The recipe that ends in the model `text` names: no steps, or those of an earlier result."""
+    if text.startswith(KEY):
+        found = store.artifact(find_key(text, store)).recipe
+        if dtype not in (None, "auto", found.model.dtype):
+            raise RecipeError(
+                f"The result {text} is held in {found.model.dtype}; --dtype goes with the model "
+                "that a recipe starts from."
+            )
+        return found
+    path, _, revision = text.partition("@") if "@" in text else (text, "", "")
+    if Path(text).expanduser().exists():
+        path, revision = str(Path(text).expanduser().resolve()), ""
+    fields: dict[str, Any] = {"path": path, "trust_remote_code": trust_remote_code}
+    if revision:
+        fields["revision"] = revision
+    if dtype is not None:
+        fields["dtype"] = dtype
+    return parse_recipe({"model": fields})
+
+
+def find_key(text: str, store: Results) -> str:
+    """The whole key of a result. Raises `StoreError` when there is no such result."""
+    key = store.resolve(text)
+    if key is None or store.artifact(key) is None:
+        raise StoreError(f"There is no result {text} in this store; `laco runs` lists the results.")
+    return key
+
+
+def read_evaluation(text: str, limit: int | None = None) -> Evaluation:
+    """An evaluation from `perplexity:CORPUS,window=512`, `kl:CORPUS` or `footprint`.
+
+    `limit` is the number of windows, where an evaluation has windows.
+    """
+    settings: dict[str, Any] = {}
+    while match := re.search(r",(\w+)=([^,]*)$", text):
+        settings[match[1]] = None if match[2] == "all" else _value(match[2])
+        text = text[: match.start()]
+    name, _, corpus = text.partition(":")
+    if name not in EVALUATIONS:
+        raise RecipeError(f"{name}: not an evaluation; choose {CHOICES}.")
+    kind = EVALUATIONS[name]
+    if corpus:
+        settings["source"] = corpus
+    if limit is not None and "windows" in kind.model_fields:
+        settings["windows"] = limit
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        raise RecipeError(f"The evaluation {name} cannot be read: {complaints(error)}.") from None
+
+
+def read_recipe(
+    source: str,
+    store: Results,
+    model: Recipe | None = None,
+    changes: Sequence[str] = (),
+) -> Recipe:
+    """A recipe from a JSON file or a preset's name, on `model` where given, with fields changed.
+
+    `changes` are `path=value` texts such as `steps.0.threshold=0.7`.
+    """
+    document = _read_document(source)
+    if model is not None:
+        document["model"] = model.model.model_dump(mode="json")
+    for change in changes:
+        document = override(document, change)
+    if "model" not in document:
+        raise RecipeError(f"{source} names no model; give one with --model.")
+    if model is not None:
+        before = [step.model_dump(mode="json") for step in model.steps]
+        document["steps"] = [*before, *document.get("steps", [])]
+    recipe = parse_recipe(document)
+    if recipe.model.path.startswith(KEY):
+        earlier = store.artifact(find_key(recipe.model.path, store)).recipe
+        return earlier.then(*recipe.steps)
+    return recipe
+
+
+def override(document: Any, change: str) -> Any:
+    """The document with one field changed, `path=value`; numbers in a path count list items."""
+    path, sign, text = change.partition("=")
+    if not sign or not path:
+        raise RecipeError(f"--set {change}: write path=value, such as steps.0.threshold=0.7.")
+    changed = json.loads(json.dumps(document))
+    *way, last = path.split(".")
+    place = changed
+    for part in way:
+        place = place.setdefault(part, {}) if isinstance(place, dict) else _item(place, part, path)
+    if isinstance(place, dict):
+        place[last] = _value(text)
+    else:
+        _item(place, last, path)
+        place[int(last)] = _value(text)
+    return changed
+
+
+def _item(place: Any, part: str, path: str) -> Any:
+    if not isinstance(place, list):
+        raise RecipeError(f"--set {path}: {part} lies inside a plain value.")
+    if not part.isdigit() or int(part) >= len(place):
+        raise RecipeError(f"--set {path}: there is no item {part}; there are {len(place)}.")
+    return place[int(part)]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _read_document(source: str) -> dict[str, Any]:
+    path, preset = Path(source), FOLDER / f"{source}.json"
+    if not path.exists() and preset.parent == FOLDER and preset.exists():
+        path = preset
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise RecipeError(
+            f"There is no recipe file {source}, and no preset of that name; "
+            f"the presets are {', '.join(presets())}."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"The recipe file {source} cannot be read: {error}.") from None
+    if not isinstance(document, dict):
+        raise RecipeError(f"The recipe file {source} holds no JSON object.")
+    if "model" not in document and {"name", "title", "note"} <= set(document):
+        return {"steps": document.get("steps", [])}  # a preset's file
+    return document

