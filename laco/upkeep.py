@@ -146,7 +146,9 @@ def prune(store: RunStore) -> int:
     freed = 0
     places = (store.artifacts, store.metric_files, store.analysis_files)
     with store.index.transaction() as index:
-        for path in (path for place in places for path in place.iterdir()):
+        leftovers = [path for place in places for path in place.iterdir()]
+        leftovers += store.folder.glob("jobs/*/*")
+        for path in leftovers:
             if is_abandoned(path):
                 freed += discard(path)
         for (key,) in index.execute("SELECT key FROM runs").fetchall():

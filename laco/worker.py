@@ -1,0 +1,227 @@
+"""One job, in a process of its own: `python -m laco.worker STORE/jobs/ID`.
+
+Reads the request from the job's folder, has the engine carry it out, and writes how far it is,
+what came out, or why not, into the same folder. It does not touch the queue: `schedule.py` reads
+what it leaves. Next: `engine.py`.
+
+`LACO_ENGINE` names another module than `laco.engine` to take `run` from; the tests of the queue
+use it to put a small function where the engine is. Such a run gets the device "cpu".
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from pydantic import ValidationError
+
+from laco.context import Context
+from laco.disk import read_json, write_json
+from laco.errors import Cancelled, JobError, LacoError
+from laco.evaluations import Request
+from laco.queue import own_identity
+from laco.recipe import complaints
+from laco.store import RunStore
+
+Engine = Callable[[Request, RunStore, Context], dict[str, Any]]
+
+_REPORT_SECONDS = 0.5
+_LOG_SECONDS = 5.0
+_OUT_OF_MEMORY = (
+    "Out of memory while: {message}. Use a smaller model, dtype bfloat16, or fewer or shorter "
+    "windows."
+)
+
+
+def carry_out(
+    folder: Path,
+    attempt: int,
+    engine: Engine,
+    log: TextIO,
+    device: str = "cpu",
+    before_end: Callable[[], object] = lambda: None,
+) -> None:
+    """Do the job in `folder` and leave its end there: result.json, and a state in status.json.
+
+    If the work is stopped and nobody asked for that, no end is written and `Cancelled` is raised:
+    the queue then treats the job like one whose worker died. `before_end` is called once, when it
+    is too late to stop.
+    """
+    reporter = Reporter(folder, attempt, log)
+    reporter.start()
+    try:
+        request = _request(folder / "job.json")
+        store = RunStore(folder.parent.parent)
+        context = Context(device, reporter.progress, (folder / "cancel").exists)
+        result = engine(request, store, context)
+        before_end()
+        write_json(folder / "result.json", result)
+        reporter.end("done", None)
+    except Cancelled:
+        before_end()
+        if (folder / "cancel").exists():
+            reporter.end("cancelled", None)
+        else:
+            reporter.end("running", None)
+            raise
+    except Exception as error:
+        before_end()
+        traceback.print_exc(file=log)
+        log.flush()
+        reporter.end("failed", sentence(error, reporter.message))
+
+
+class Reporter:
+    """Writes progress to status.json at most twice a second, from a thread of its own."""
+
+    def __init__(self, folder: Path, attempt: int, log: TextIO) -> None:
+        self.message = "Starting"
+        self._path = folder / "status.json"
+        self._attempt = attempt
+        self._log = log
+        self._fraction = 0.0
+        self._started = time.time()
+        self._logged = 0.0
+        self._identity = own_identity()
+        self._news = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._report, daemon=True)
+
+    def start(self) -> None:
+        """Write the first report at once, later ones as they come."""
+        self._write("running", None)
+        self._thread.start()
+
+    def progress(self, fraction: float, message: str) -> None:
+        """Note how far the work is, 0 to 1. Costs nothing; writes nothing itself."""
+        self._fraction, self.message = fraction, message
+        self._news.set()
+
+    def end(self, state: str, error: str | None) -> None:
+        """Write the last report."""
+        self._over.set()
+        self._news.set()
+        self._thread.join()
+        if state == "done":
+            self._fraction = 1.0
+        self._say(f"{state}{f': {error}' if error else ''}")
+        self._write(state, error)
+
+    def _report(self) -> None:
+        while not self._over.is_set():
+            self._news.wait()
+            self._news.clear()
+            try:
+                self._write("running", None)
+            except LacoError as error:  # a full disk ends the work where it saves, not here
+                self._say(str(error))
+            if time.time() - self._logged >= _LOG_SECONDS:
+                self._logged = time.time()
+                self._say(f"{self._fraction:4.0%} {self.message}")
+            self._over.wait(_REPORT_SECONDS)
+
+    def _write(self, state: str, error: str | None) -> None:
+        now = time.time()
+        pid, pid_created = self._identity
+        left = None
+        if self._fraction > 0.01:
+            left = (now - self._started) * (1 - self._fraction) / self._fraction
+        report = {
+            "attempt": self._attempt,
+            "state": state,
+            "fraction": self._fraction,
+            "message": self.message,
+            "seconds_left": left,
+            "started": self._started,
+            "updated": now,
+            "ended": None if state == "running" else now,
+            "error": error,
+            "pid": pid,
+            "pid_created": pid_created,
+        }
+        write_json(self._path, report, durable=state != "running")
+
+    def _say(self, words: str) -> None:
+        self._log.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+        self._log.flush()
+
+
+def sentence(error: Exception, message: str) -> str:
+    """What to tell the user of an error: a `LacoError`'s own sentence, or the kind and the text."""
+    if isinstance(error, LacoError):
+        return "\n".join([str(error), *getattr(error, "__notes__", ())])
+    if isinstance(error, MemoryError) or _is_out_of_memory(error):
+        return _OUT_OF_MEMORY.format(message=message)
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error)
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError)
+        and any(words in text for words in ("out of memory", "can't allocate memory"))
+    )
+
+
+def _request(path: Path) -> Request:
+    try:
+        return Request.model_validate(read_json(path))
+    except ValidationError as error:
+        raise JobError(f"{path} cannot be carried out: {complaints(error)}.") from None
+
+
+def _ignore_stop() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    raise Cancelled
+
+
+def _engine() -> tuple[Engine, str]:
+    other = os.environ.get("LACO_ENGINE")
+    if other is not None:
+        return importlib.import_module(other).run, "cpu"
+    engine = importlib.import_module("laco.engine")
+    models = importlib.import_module("laco.models")
+    return engine.run, models.best_device()
+
+
+def _engine_at_work(request: Request, store: RunStore, context: Context) -> dict[str, Any]:
+    """The engine, imported when the job has already reported that it runs."""
+    context.step(0.0, "Loading libraries")
+    engine, device = _engine()
+    return engine(request, store, Context(device, context.progress, context.cancelled))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do the job whose folder is the one argument. 0: its end is written; 1: it was stopped."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if len(given) != 1:
+        print("usage: python -m laco.worker STORE/jobs/ID", file=sys.stderr)
+        return 2
+    folder = Path(given[0]).resolve()
+    if not (folder / "job.json").is_file():
+        raise JobError(f"{folder} holds no job.json; give the folder of a job.")
+    signal.signal(signal.SIGTERM, _stop)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        attempt = int(os.environ.get("LACO_ATTEMPT", "1"))
+        carry_out(folder, attempt, _engine_at_work, sys.stderr, before_end=_ignore_stop)
+    except Cancelled:
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
