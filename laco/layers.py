@@ -1,60 +1,35 @@
 """A causal LM seen as a stack of layers.
 
-This is the only module that knows where an architecture keeps its layers. Methods read and
-rebuild a model through `LayerStack` and stay free of model names; what an edit does to the
-config's fields stands in `depth.py`. Next: `walk.py`.
+Methods read and rebuild a model through `LayerStack` and stay free of model names: where a family
+keeps its layers stands in `layouts.py`, what an edit does to the config's fields in `depth.py`.
+It does not know which layers should go. Next: `walk.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from laco.depth import Fields, edited_fields
+from laco.depth import Fields, edited_fields, per_layer
 from laco.errors import ArchitectureError
+from laco.layouts import LAYOUTS, probe
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Where one architecture family keeps things."""
-
-    layers: str  # dotted path of the ModuleList
-    depth_key: str = "num_hidden_layers"
-
-
-LAYOUTS = {
-    "llama": Layout("model.layers"),
-    "mistral": Layout("model.layers"),
-    "qwen2": Layout("model.layers"),
-    "qwen3": Layout("model.layers"),
-    "gemma2": Layout("model.layers"),
-    "gemma3_text": Layout("model.layers"),
-    "phi3": Layout("model.layers"),
-    "gpt2": Layout("transformer.h", depth_key="n_layer"),
-    "opt": Layout("model.decoder.layers"),
-    "gpt_neox": Layout("gpt_neox.layers"),
-    "olmo2": Layout("model.layers"),
-    "smollm3": Layout("model.layers"),
-    "granite": Layout("model.layers"),
-    "stablelm": Layout("model.layers"),
-    "falcon": Layout("transformer.h"),
-    "bloom": Layout("transformer.h", depth_key="n_layer"),
-}
-
-INDEX_NAMES = ("layer_idx", "layer_id", "layer_index", "block_idx")
+INDEX_NAMES = ("layer_idx", "layer_id", "layer_index", "block_id", "block_index", "block_idx")
 
 
 class LayerStack(Sequence[nn.Module]):
     """The layers of a model, in order, with the one edit that keeps the model consistent.
 
     `recognised` is False when the family is not in LAYOUTS and its layers were found by probing.
+    ArchitectureError, with the reason, when a model has no single stack of layers.
     """
 
     model: PreTrainedModel
@@ -62,28 +37,39 @@ class LayerStack(Sequence[nn.Module]):
     recognised: bool
 
     def __init__(self, model: PreTrainedModel):
+        self.family = str(model.config.model_type)
         if getattr(model.config, "is_encoder_decoder", False):
             raise ArchitectureError(
-                f"This {model.config.model_type} model is an encoder-decoder, which has two stacks "
-                "of layers; choose a causal (decoder-only) language model."
+                f"This {self.family} model is an encoder-decoder, which has two stacks of layers; "
+                "choose a causal (decoder-only) language model."
+            )
+        if model.get_output_embeddings() is None:
+            raise ArchitectureError(
+                f"This {self.family} model has no language-model head; load it as a causal "
+                "language model."
             )
         self.model = model
-        self.config: Any = model.config.get_text_config(decoder=True)
-        self.family = str(model.config.model_type)
         self.recognised = self.family in LAYOUTS
-        self.layout = LAYOUTS[self.family] if self.recognised else _probe(model, self.config)
-
-    @property
-    def _modules(self) -> nn.ModuleList:
-        return self.trunk.get_submodule(self.layout.layers.rpartition(".")[2])  # type: ignore[return-value]
+        self.config: Any = model.config.get_text_config(decoder=True)
+        self.layout = LAYOUTS[self.family] if self.recognised else probe(model, self.config)
+        self._trunk_name, _, self._list_name = self.layout.layers.rpartition(".")
 
     @property
     def trunk(self) -> nn.Module:
-        """The module that loops over the layers, from token ids to the final hidden states."""
-        return self.model.get_submodule(self.layout.layers.rpartition(".")[0])
+        """The module that loops over the layers: token ids in, final hidden states out."""
+        return self.model.get_submodule(self._trunk_name)
+
+    @property
+    def module_list(self) -> nn.ModuleList:
+        """The layers as the trunk holds them; assign to let it loop over others, unrenumbered."""
+        return cast(nn.ModuleList, self.trunk.get_submodule(self._list_name))
+
+    @module_list.setter
+    def module_list(self, layers: nn.ModuleList) -> None:
+        setattr(self.trunk, self._list_name, layers)
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self.module_list)
 
     @overload
     def __getitem__(self, index: int) -> nn.Module: ...
@@ -92,52 +78,63 @@ class LayerStack(Sequence[nn.Module]):
     def __getitem__(self, index: slice) -> list[nn.Module]: ...
 
     def __getitem__(self, index: int | slice) -> nn.Module | list[nn.Module]:
-        layers = self._modules
-        return list(layers)[index] if isinstance(index, slice) else layers[index]
+        return list(self.module_list)[index]
 
     def __iter__(self) -> Iterator[nn.Module]:
-        return iter(self._modules)
+        return iter(self.module_list)
 
     def keep(self, layers: Sequence[nn.Module], origins: Sequence[int]) -> None:
         """Make `layers` the whole stack. `origins[i]` is the old index that layer i came from.
 
         Layers get their new index, and the config says what it would have said of such a model
-        from the start. ArchitectureError, before anything changes, when it cannot say so.
+        from the start; that a model built from it has these very layers is checked first.
+        ArchitectureError, before anything changes, when the config cannot say so.
         """
-        fields = self._checked_fields(layers, origins)
-        self._replace(layers)
-        for name, value in fields.items():
-            setattr(self.config, name, value)
+        fields = self._fields(layers, origins)
+        self._check_rebuilt(layers, fields)
+        self._change(nn.ModuleList(layers), fields)
 
     @contextmanager
     def trial(self, layers: Sequence[nn.Module], origins: Sequence[int]) -> Iterator[None]:
         """Run with other layers, then put the present ones back, bit for bit. Copies no weights."""
-        before, config = list(self._modules), dict(vars(self.config))
+        fields = self._fields(layers, origins)
+        if not self.recognised:  # the table in depth.py may not know all of its config
+            self._check_rebuilt(layers, fields)
+        before, config = self.module_list, dict(vars(self.config))
         indices = [(m, name, getattr(m, name)) for m, name in _indexed(before)]
-        self.keep(layers, origins)
         try:
+            self._change(nn.ModuleList(layers), fields)
             yield
         finally:
-            self._replace(before)
+            self.module_list = before
             for module, name, index in indices:
                 setattr(module, name, index)
             vars(self.config).clear()
             vars(self.config).update(config)
 
     def mergeable(self, span: tuple[int, int]) -> str | None:
-        """Why the layers [start, stop) cannot become one by arithmetic, or None when they can."""
+        """Why the layers [start, stop) cannot become one by arithmetic, or None when they can.
+
+        They can when the config says the same of each of them (attention type, rotary positions,
+        dense or experts), and their parameters agree in names and shapes.
+        """
         start, stop = span
         if not 0 <= start < stop <= len(self):
             return f"span [{start}, {stop}) does not lie within the {len(self)} layers"
-        types = getattr(self.config, "layer_types", None)
+        lists = per_layer(self.config, len(self))
         for index in range(start + 1, stop):
-            if types and types[index] != types[start]:
-                return f"layer {start} is {types[start]} and layer {index} is {types[index]}"
+            for name, values in lists.items():
+                if values[index] != values[start]:
+                    return (
+                        f"layers {start} and {index} differ in {name}: "
+                        f"{values[start]!r} and {values[index]!r}"
+                    )
             if signature(self[index]) != signature(self[start]):
                 return f"layers {start} and {index} have parameters of different names or shapes"
         return None
 
-    def _checked_fields(self, layers: Sequence[nn.Module], origins: Sequence[int]) -> Fields:
+    def _fields(self, layers: Sequence[nn.Module], origins: Sequence[int]) -> Fields:
+        """The config fields that the edit writes; ArchitectureError when it cannot be made."""
         depth = len(self)
         if not layers:
             raise ArchitectureError("A model needs at least one layer; keep one or more.")
@@ -156,21 +153,62 @@ class LayerStack(Sequence[nn.Module]):
             )
         return edited_fields(self.config, origins, depth, self.layout.depth_key)
 
-    def _replace(self, layers: Sequence[nn.Module]) -> None:
-        setattr(self.trunk, self.layout.layers.rpartition(".")[2], nn.ModuleList(layers))
+    def _change(self, layers: nn.ModuleList, fields: Fields) -> None:
+        self.module_list = layers
         for index, layer in enumerate(layers):
             for module, name in _indexed([layer]):
                 setattr(module, name, index)  # the KV cache files this layer under it
+        for name, value in fields.items():
+            setattr(self.config, name, value)
+
+    def _check_rebuilt(self, layers: Sequence[nn.Module], fields: Fields) -> None:
+        """Refuse an edit after which a model built from the config would not be this one.
+
+        Builds that model without memory, and compares every parameter's name and shape, and in
+        each layer the plain values that its modules hold (a scale made from an index, say).
+        """
+        config = copy.deepcopy(self.model.config)
+        for name, value in fields.items():
+            setattr(config.get_text_config(decoder=True), name, value)
+        with torch.device("meta"):
+            rebuilt = type(self.model)(config).requires_grad_(False)
+        inside = f"{self.layout.layers}."
+        ours = {n: s for n, s in signature(self.model).items() if not n.startswith(inside)}
+        theirs = {n: s for n, s in signature(rebuilt).items() if not n.startswith(inside)}
+        if ours != theirs:
+            name = min(n for n in ours.keys() | theirs.keys() if ours.get(n) != theirs.get(n))
+            raise ArchitectureError(
+                f"After this edit, a {self.family} model built from the config has another {name}, "
+                "which depends on the number of layers; choose another model."
+            )
+        fresh = cast(nn.ModuleList, rebuilt.get_submodule(self.layout.layers))
+        for index, (layer, twin) in enumerate(zip(layers, fresh, strict=True)):
+            if difference := _difference(layer, twin):
+                raise ArchitectureError(
+                    f"After this edit, layer {index} of a {self.family} model built from the "
+                    f"config differs from the one kept, in {difference}; choose other layers."
+                )
 
 
-def _probe(model: PreTrainedModel, config: Any) -> Layout:
-    raise ArchitectureError(
-        f"laco has no layout for {model.config.model_type!r}; choose a model of one of these "
-        f"families: {', '.join(sorted(LAYOUTS))}."
-    )
+def _difference(layer: nn.Module, twin: nn.Module) -> str | None:
+    """The first thing in which two layers differ that is no weight's value, or None."""
+    if signature(layer) != signature(twin):
+        return "its parameters' names or shapes"
+    twins = dict(twin.named_modules())
+    for path, module in layer.named_modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or name in (*INDEX_NAMES, "training"):
+                continue
+            other = vars(twins[path]).get(name)
+            same = value == other
+            if isinstance(value, float) and isinstance(other, float):
+                same = math.isclose(value, other, rel_tol=1e-6)
+            if isinstance(value, bool | int | float | str) and not same:
+                return f"{path}.{name} ({value!r}, not {other!r})".lstrip(".")
+    return None
 
 
-def _indexed(layers: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str]]:
+def _indexed(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str]]:
     """Every module in the layers that knows its layer's index, with the attribute's name."""
     for layer in layers:
         for module in layer.modules():
@@ -192,6 +230,6 @@ def weight_of(linear: nn.Module) -> Tensor:
     return weight.T if isinstance(linear, Conv1D) else weight
 
 
-def signature(layer: nn.Module) -> dict[str, torch.Size]:
-    """The names and shapes of a layer's parameters."""
-    return {name: parameter.shape for name, parameter in layer.named_parameters()}
+def signature(module: nn.Module) -> dict[str, torch.Size]:
+    """The names and shapes of the parameters of a layer, or of any module."""
+    return {name: parameter.shape for name, parameter in module.named_parameters()}

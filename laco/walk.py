@@ -162,13 +162,12 @@ def _run_as(tape: Tape, origin: int, layer: nn.Module, hidden: Tensor) -> Tensor
 @contextmanager
 def _swapped(stack: LayerStack, layers: nn.ModuleList) -> Iterator[None]:
     """Let the trunk loop over other modules; indices and config stay as they are."""
-    trunk, name = stack.trunk, stack.layout.layers.rpartition(".")[2]
-    before = trunk.get_submodule(name)
-    setattr(trunk, name, layers)
+    before = stack.module_list
+    stack.module_list = layers
     try:
         yield
     finally:
-        setattr(trunk, name, before)
+        stack.module_list = before
 
 
 @contextmanager

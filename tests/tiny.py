@@ -184,9 +184,8 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
 
 def loaded(name: str = "llama") -> LoadedModel:
     """A tiny model as laco holds it; `redundant` is a name too."""
-    from laco.models import LoadedModel
-
     from laco.layers import LayerStack
+    from laco.models import LoadedModel
     from laco.recipe import ModelRef
 
     model = redundant() if name == "redundant" else ARCHITECTURES[name]()
