@@ -107,6 +107,34 @@ def snapshot(name: str, commit: str, is_whole: Callable[[Path], bool]) -> Path:
     return _fetch(name, commit, download)
 
 
+def data_file(name: str, revision: str, pattern: str) -> Path:
+    """A file of a hub data set, the first that matches `pattern`; the copy here if there is one.
+
+    Raises `Unreachable` when it is not here and the hub does not answer.
+    """
+    import fnmatch
+
+    from huggingface_hub import HfApi, constants, errors, hf_hub_download
+
+    folder = Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}", "snapshots")
+    here = sorted(folder.glob(f"*/{pattern}"))
+    if here:
+        return here[-1]
+    if constants.HF_HUB_OFFLINE:
+        raise Unreachable("HF_HUB_OFFLINE is set")
+    try:
+        info: Any = within_patience(
+            lambda: HfApi().dataset_info(name, revision=revision, timeout=PATIENCE)
+        )
+        files = sorted(item.rfilename for item in info.siblings or ())
+        match = next(iter(fnmatch.filter(files, pattern)), None)
+        if match is None:
+            raise Unreachable(f"it no longer has {pattern}")
+        return Path(hf_hub_download(name, match, repo_type="dataset", revision=info.sha))
+    except (OSError, errors.HfHubHTTPError) as error:
+        raise Unreachable(first_line(error)) from None
+
+
 def _fetch(name: str, commit: str, fetch: Callable[[], T]) -> T:
     """What `fetch` downloads. The hub must answer at once; the download itself may take long."""
     from huggingface_hub import HfApi, constants, errors
