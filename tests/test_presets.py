@@ -1,0 +1,98 @@
+"""The presets carry the papers' settings, and a broken file is named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from laco import Collapse, ModelRef
+from laco.errors import RecipeError
+from laco.presets import FOLDER, presets
+
+NAMES = {
+    "angular",
+    "laco-baichuan2-7b",
+    "laco-default",
+    "laco-llama2-13b",
+    "laco-llama2-7b",
+    "shortgpt",
+    "sleb",
+}
+
+
+def only_step(name: str) -> Collapse:
+    (step,) = presets()[name].steps
+    assert isinstance(step, Collapse)
+    return step
+
+
+def test_all_presets_are_there_with_a_title_and_a_note():
+    found = presets()
+    assert set(found) == NAMES
+    assert all(preset.title and len(preset.note) > 60 for preset in found.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "span", "interval", "threshold"),
+    [
+        ("laco-llama2-7b", 4, 2, 0.65),
+        ("laco-llama2-13b", 6, 2, 0.75),
+        ("laco-baichuan2-7b", 4, 2, 0.70),
+    ],
+)
+def test_laco_presets_carry_the_papers_settings(
+    name: str, span: int, interval: int, threshold: float
+):
+    step = only_step(name)
+    assert (step.span, step.interval, step.threshold) == (span, interval, threshold)
+    assert (step.order, step.objective, step.merge) == ("top_down", "cosine", "telescoped")
+    assert step.parameters == "projections"
+    assert (step.calibration.windows, step.calibration.unit) == (10, "sentence")
+
+
+@pytest.mark.parametrize("name", ["laco-llama2-7b", "laco-llama2-13b", "laco-baichuan2-7b"])
+def test_the_papers_range_is_counted_from_zero(name: str):
+    """Its L=1 and H=n are 0 and, left unset, n − 1."""
+    step = only_step(name)
+    assert (step.lowest, step.highest) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "objective"),
+    [
+        ("shortgpt", "influence", "kl"),
+        ("angular", "angular", "kl"),
+        ("sleb", "best_first", "perplexity"),
+        ("laco-default", "best_first", "kl"),
+    ],
+)
+def test_other_presets_drop_a_quarter_of_the_layers(name: str, order: str, objective: str):
+    step = only_step(name)
+    assert (step.order, step.objective, step.merge) == (order, objective, "drop")
+    assert step.target_share == 0.75
+
+
+def test_preset_makes_a_recipe_for_any_model():
+    recipe = presets()["shortgpt"].recipe(ModelRef(path="org/name"))
+    assert recipe.model.path == "org/name"
+    assert recipe.steps == presets()["shortgpt"].steps
+
+
+def test_presets_have_different_keys():
+    model = ModelRef(path="org/name")
+    assert len({preset.recipe(model).key for preset in presets().values()}) == len(NAMES)
+
+
+def test_broken_preset_is_named(tmp_path: Path):
+    document = json.loads((FOLDER / "sleb.json").read_text(encoding="utf-8"))
+    document["steps"][0]["targetshare"] = 0.5
+    (tmp_path / "mine.json").write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"mine\.json.*targetshare: there is no such field"):
+        presets(tmp_path)
+
+
+def test_preset_under_another_name_than_its_file_is_refused(tmp_path: Path):
+    text = (FOLDER / "sleb.json").read_text(encoding="utf-8")
+    (tmp_path / "mine.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"mine\.json calls itself sleb"):
+        presets(tmp_path)
