@@ -21,7 +21,7 @@ from laco.errors import CalibrationError
 from laco.recipe import Calibration
 from laco.texts import SOURCES
 
-POOL = 4_000_000  # characters that windows are drawn from, at least, where a source has as many
+POOL = 1_000_000  # characters that windows are drawn from, at least, where a source has as many
 _MARGIN = 64  # tokens at the end of a cut text that the cut may have changed
 
 # A sentence: 20 characters or more up to a full stop that ends no initial and no abbreviation of
@@ -53,8 +53,8 @@ def windows(spec: Calibration, tokenizer: Any) -> Windows:
 
     unit "window": the documents with a blank line between two (no BOS, no EOS) are tokenised,
     cut into windows that don't overlap, and `spec.windows` of these drawn by the seed. Drawn from
-    are the first 4 million characters, or as many more as that takes. More windows of the same
-    seed begin with the same ones.
+    are the first million characters, or as many more as that takes. Within that million, more
+    windows of the same seed begin with the same ones.
 
     unit "sentence": the first sentence of each of `spec.windows` documents drawn by the seed,
     encoded as the tokenizer does by itself (so with a BOS if it has that habit, as LaCo's

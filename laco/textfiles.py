@@ -107,7 +107,7 @@ def blocks(
     begins: Callable[[str], bool] = lambda _: False,
     ends: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[str]:
-    """Lines put together: a new block where one begins, and where one ends (that line is left out)."""
+    """Lines put together: a new block where one begins, or where one ends (a line left out)."""
     block: list[str] = []
     for line in itertools.chain(lines, [None]):
         if line is None or begins(line) or ends(line):
@@ -127,7 +127,7 @@ def json_lines(file: Path) -> Iterator[str]:
             record = json.loads(line)
         except ValueError:
             raise CalibrationError(
-                f"{file}, line {number} is not JSON; each line holds one record with a `text` field."
+                f"{file}, line {number} is not JSON; each line holds a record with a `text` field."
             ) from None
         text = record.get("text") if isinstance(record, dict) else None
         if not isinstance(text, str):
@@ -148,8 +148,8 @@ def parquet_rows(file: Path, column: str = "text") -> Iterator[str]:
             names = table.schema_arrow.names
             if column not in names:
                 raise CalibrationError(
-                    f"{file} has no column `{column}`, only {', '.join(names)}; rename the one with "
-                    "the text."
+                    f"{file} has no column `{column}`, only {', '.join(names)}; rename "
+                    "the one with the text."
                 )
             for batch in table.iter_batches(columns=[column]):
                 yield from (text or "" for text in batch.column(0).to_pylist())

@@ -133,7 +133,7 @@ def _bundle(name: str) -> list[dict[str, Any]]:
 
 
 def _wikipedia(_part: str | None) -> Iterator[str]:
-    """BoolQ's passages, each once; one that repeats a long sentence of an earlier one is left out."""
+    """BoolQ's passages, without those that repeat a long sentence of an earlier one."""
     seen: set[str] = set()
     for record in _bundle("boolq"):
         passage = record["passage"].strip()
