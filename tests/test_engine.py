@@ -1,0 +1,241 @@
+"""Requests carried out on a tiny model: what is run, what is taken from the store, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from laco import engine, models
+from laco.context import Context
+from laco.errors import CalibrationError, Cancelled, LacoError, NumericalError, RecipeError
+from laco.evaluations import (
+    Divergence,
+    Footprint,
+    ParameterSimilarity,
+    Perplexity,
+    Request,
+    Similarity,
+    WhatIf,
+)
+from laco.recipe import Calibration, Collapse, Drop, Merge, ModelRef, Recipe
+from laco.store import RunStore
+from tests import tiny
+
+LINES = [f"The {n} small birds sat in the {n % 7} old trees and sang. " * 3 for n in range(200)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(LINES))
+    return f"file:{path}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ModelRef:
+    return ModelRef(path=str(tiny.save(tiny.redundant(), tmp_path / "tiny")))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    store = RunStore(tmp_path / "store")
+    yield store
+    store.close()
+
+
+def measures(source: str) -> dict[str, Any]:
+    calibration = Calibration(source=source, windows=3, length=16)
+    return {
+        "evaluations": (
+            Perplexity(source=source, window=16, windows=4),
+            Divergence(source=source, window=16, windows=4),
+            Footprint(),
+        ),
+        "analyses": (
+            Similarity(calibration=calibration, shards=3),
+            ParameterSimilarity(),
+            WhatIf(calibration=calibration, longest=3),
+        ),
+    }
+
+
+def collapse(source: str, layers: int) -> Collapse:
+    return Collapse(
+        target_layers=layers, calibration=Calibration(source=source, windows=2, length=16)
+    )
+
+
+@pytest.fixture
+def applied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of the steps that were run, as they are run."""
+    kinds: list[str] = []
+    for spec, function in engine.STEPS.items():
+
+        def counted(lm: Any, step: Any, context: Context, function: Any = function) -> Any:
+            kinds.append(step.kind)
+            return function(lm, step, context)
+
+        monkeypatch.setitem(engine.STEPS, spec, counted)
+    return kinds
+
+
+def test_a_request_gives_a_model_metrics_and_documents(
+    model: ModelRef, source: str, store: RunStore
+) -> None:
+    recipe = Recipe(model=model, steps=(collapse(source, 4),))
+    result = engine.run(Request(recipe=recipe, **measures(source)), store, Context())
+    values = {metric["name"].split("[")[0]: metric["value"] for metric in result["metrics"]}
+    assert values["layers"] == 4
+    assert values["perplexity"] > 1
+    assert values["kl"] > 0
+    assert [a["kind"] for a in result["analyses"]] == [
+        "similarity",
+        "parameter_similarity",
+        "what_if",
+    ]
+    (step,) = result["steps"]
+    assert (step["kind"], step["cached"]) == ("collapse", False)
+    assert len(step["report"]["candidates"]) == 5 - 1 + 4 - 1 + 1
+    assert step["peak_bytes"] > 0
+    lm = models.load_folder(Path(result["path"]), model, "cpu")
+    assert len(lm.layers) == 4
+
+
+def test_what_was_done_is_not_done_again(
+    model: ModelRef, source: str, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(recipe=Recipe(model=model, steps=(Drop(layers=(3,)),)), **measures(source))
+    first = engine.run(request, store, Context())
+    monkeypatch.setattr(engine.models, "load", None)
+    monkeypatch.setattr(engine.models, "load_folder", None)
+    second = engine.run(request, store, Context())
+    assert [step["cached"] for step in second["steps"]] == [True]
+    assert second["metrics"] == first["metrics"]
+
+
+def test_recipes_that_begin_alike_share_their_beginning(
+    model: ModelRef, store: RunStore, applied: list[str]
+) -> None:
+    one = Recipe(model=model, steps=(Drop(layers=(3,)), Merge(spans=((2, 4),))))
+    engine.run(Request(recipe=one), store, Context())
+    engine.run(Request(recipe=one.then(Drop(layers=(0,)))), store, Context())
+    assert applied == ["drop", "merge", "drop"]
+
+
+def test_a_result_can_be_gone_on_from_by_its_key(
+    model: ModelRef, store: RunStore, applied: list[str]
+) -> None:
+    first = Recipe(model=model, steps=(Drop(layers=(3,)),))
+    key = engine.run(Request(recipe=first), store, Context())["key"]
+    more = Recipe(model=ModelRef(path=key[:12]), steps=(Drop(layers=(2,)),))
+    found = engine.run(Request(recipe=more), store, Context())
+    whole = engine.run(Request(recipe=first.then(Drop(layers=(2,)))), store, Context())
+    assert found["key"] == whole["key"]
+    assert applied == ["drop", "drop"]
+
+
+def test_numbers_are_of_the_file_and_equal_those_of_the_model_in_memory(
+    model: ModelRef, source: str, store: RunStore
+) -> None:
+    request = Request(
+        recipe=Recipe(model=model, steps=(Drop(layers=(3,)),)),
+        evaluations=(Perplexity(source=source, window=16, windows=4),),
+    )
+    found = engine.run(request, store, Context())["metrics"][0]["value"]
+    lm = tiny.loaded("redundant")
+    lm.layers.keep([lm.layers[i] for i in (0, 1, 2, 4, 5)], (0, 1, 2, 4, 5))
+    expected = engine.evaluate(lm, request.evaluations[0], Context(), None, None)[0].value
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_untouched_model_is_a_run_too(model: ModelRef, source: str, store: RunStore) -> None:
+    request = Request(recipe=Recipe(model=model), **measures(source))
+    result = engine.run(request, store, Context())
+    assert result["path"] is None
+    kl = next(m for m in result["metrics"] if m["name"].startswith("kl"))
+    assert kl["value"] == pytest.approx(0, abs=1e-6)
+    assert [run.key for run in store.runs()] == [result["key"]]
+
+
+@pytest.mark.parametrize("after", [1, 3, 6])
+def test_cancelling_leaves_nothing_half_done(
+    model: ModelRef, source: str, store: RunStore, after: int
+) -> None:
+    asked = iter(range(10**6))
+    context = Context(cancelled=lambda: next(asked) >= after)
+    recipe = Recipe(model=model, steps=(collapse(source, 3),))
+    with pytest.raises(Cancelled):
+        engine.run(Request(recipe=recipe, **measures(source)), store, context)
+    assert [run.recipe.steps for run in store.runs()] == [()]
+    assert store.verify() == []
+
+
+def test_a_model_folder_that_moved_has_the_same_key(
+    model: ModelRef, store: RunStore, tmp_path: Path
+) -> None:
+    step = Drop(layers=(3,))
+    first = engine.run(Request(recipe=Recipe(model=model, steps=(step,))), store, Context())
+    moved = Path(model.path).rename(tmp_path / "elsewhere")
+    again = Recipe(model=ModelRef(path=str(moved)), steps=(step,))
+    assert engine.run(Request(recipe=again), store, Context())["key"] == first["key"]
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "words"),
+    [
+        (Drop(layers=(9,)), RecipeError, "past the end"),
+        (Merge(spans=((4, 9),)), RecipeError, "past the end"),
+        (Collapse(threshold=0.0), RecipeError, "no candidate met the threshold"),
+        (Collapse(target_layers=6), RecipeError, "ask for 5 or fewer"),
+        (
+            Collapse(target_layers=5, calibration=Calibration(source="file:/no/such.txt")),
+            CalibrationError,
+            "no/such.txt",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_done_says_so_and_keeps_what_was_done(
+    model: ModelRef, source: str, store: RunStore, step: Any, error: type[LacoError], words: str
+) -> None:
+    if step.kind == "collapse" and "no/such" not in step.calibration.source:
+        text = Calibration(source=source, windows=2, length=16)
+        step = step.model_copy(update={"calibration": text})
+    recipe = Recipe(model=model, steps=(Drop(layers=(3,)), step))
+    if step.kind == "collapse" and step.target_layers == 6:
+        recipe = Recipe(model=model, steps=(step,))
+    with pytest.raises(error, match=words) as caught:
+        engine.run(Request(recipe=recipe), store, Context())
+    assert f"step {len(recipe.steps) - 1} ({step.kind})" in caught.value.__notes__[0]
+    assert len(store.runs()) == len(recipe.steps)
+
+
+def test_a_model_that_is_not_finite_ends_with_the_place_named(
+    source: str, store: RunStore, tmp_path: Path
+) -> None:
+    broken = tiny.redundant()
+    with torch.no_grad():
+        broken.get_parameter("model.layers.2.mlp.down_proj.weight").fill_(float("inf"))
+    model = ModelRef(path=str(tiny.save(broken, tmp_path / "broken")))
+    request = Request(recipe=Recipe(model=model), **measures(source))
+    with pytest.raises(NumericalError):
+        engine.run(request, store, Context())
+    assert store.runs()[0].metrics == ()
+
+
+def test_a_full_disk_while_saving_leaves_no_half_result(
+    model: ModelRef, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_lm: Any, folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(engine.models, "save_folder", full)
+    recipe = Recipe(model=model, steps=(Drop(layers=(3,)),))
+    with pytest.raises(LacoError, match="space"):
+        engine.run(Request(recipe=recipe), store, Context())
+    assert [run.recipe.steps for run in store.runs()] == [()]
+    assert store.verify() == []
