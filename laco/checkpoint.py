@@ -30,21 +30,8 @@ TOKENIZERS = (
 )
 ENCODERS = frozenset(
     {
-        "albert",
-        "bert",
-        "camembert",
-        "convbert",
-        "deberta",
-        "deberta-v2",
-        "distilbert",
-        "electra",
-        "ernie",
-        "esm",
-        "longformer",
-        "modernbert",
-        "mpnet",
-        "roberta",
-        "xlm-roberta",
+        *("albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert"),
+        *("electra", "ernie", "esm", "longformer", "modernbert", "mpnet", "roberta", "xlm-roberta"),
     }
 )
 

@@ -107,6 +107,21 @@ def snapshot(name: str, commit: str, is_whole: Callable[[Path], bool]) -> Path:
     return _fetch(name, commit, download)
 
 
+def headers(name: str, commit: str) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """A hub model's tensors by name: dtype, shape, bytes. Fetches the files' headers only."""
+    from huggingface_hub import errors, get_safetensors_metadata
+
+    try:
+        found = _fetch(name, commit, lambda: get_safetensors_metadata(name, revision=commit))
+    except (errors.NotASafetensorsRepoError, errors.SafetensorsParsingError) as error:
+        raise ModelError(f"{name}: {first_line(error)}; choose another revision.") from None
+    return {
+        tensor: (about.dtype, tuple(about.shape), about.data_offsets[1] - about.data_offsets[0])
+        for file in found.files_metadata.values()
+        for tensor, about in file.tensors.items()
+    }
+
+
 def data_file(name: str, revision: str, pattern: str) -> Path:
     """A file of a hub data set, the first that matches `pattern`; the copy here if there is one.
 

@@ -1,0 +1,266 @@
+"""What there is to know of a model before it is loaded: its size by parts, and what it can take.
+
+Read from config and headers alone; no torch, no weights. What an edit would leave is computed
+from the card (`consequences`). Next: `checkpoint.py`, which reads the headers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from laco import checkpoint, gguf_header, hub, reference
+from laco.checkpoint import BYTES, Header
+from laco.errors import ModelError, RecipeError
+from laco.recipe import ModelRef
+
+# The families whose layout is written down; a test holds this against LAYOUTS, which needs torch.
+FAMILIES = frozenset(
+    {
+        *("bloom", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "granite", "llama"),
+        *("mistral", "olmo2", "opt", "phi3", "qwen2", "qwen3", "smollm3", "stablelm"),
+    }
+)
+CAPABILITIES = ("similarity", "collapse", "merge", "evaluation", "export")
+NEED_TOKENS = ("similarity", "collapse", "evaluation")  # they show text to the model
+PARTS: tuple[str, ...] = ("embedding", "attention", "mlp", "norms", "head", "other")
+
+# `expected` is made of these. Measured on two cores of a cloud machine; good to a factor of two.
+FLOPS_PER_CORE = 25e9
+PROGRAM = 600 << 20  # bytes that Python, torch and transformers take by themselves
+SIMILARITY_TOKENS = 16 * 256  # what `Similarity` shows the model by default
+WINDOW_TOKENS = 2048  # for the room that one pass takes
+
+_INDEX = re.compile(r"(?:^|\.)(\d+)\.")
+_BUFFER = re.compile(r"(attn|attention)\.(masked_)?bias$")
+_PART_OF = (  # the first that matches decides
+    ("norms", re.compile(r"norm|(^|\.)ln_")),
+    ("head", re.compile(r"^(lm_head|embed_out|output)\.|\.lm_head\.")),
+    ("embedding", re.compile(r"embd|embed|(^|\.)w[tp]e\.")),
+    ("attention", re.compile(r"attn|attention")),
+    ("mlp", re.compile(r"mlp|ffn|feed_forward|expert|moe|(^|\.)fc\d")),
+)
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """A checkpoint's tensors sorted: how many parameters by layer and by part."""
+
+    parts: dict[str, int]
+    layers: list[int]
+    kinds: int  # layers of different make: other tensors, or other shapes
+    tied: bool
+
+
+def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
+    """The card of a model, as `laco inspect` prints it.
+
+    `parameters` counts a tied head once. `bytes` are the weights in the number format `dtype`,
+    `file_bytes` as they lie on disk. `layer_parameters` has one number a layer, first to last.
+    `expected` holds estimates: memory is the weights, the program and eight float32 copies of one
+    window's widest states; seconds are two operations a parameter and token on all CPU cores.
+    Raises `ModelError` for what is missing or broken.
+    """
+    ref = reference.pin(ref, cache)
+    kind, config, headers, file_bytes, tokenizer = _read(ref, cache)
+    text = checkpoint.text_config(config)
+    layers = checkpoint.depth_of(config)
+    if not layers:
+        raise ModelError(f"The config of {ref.path} does not say how many layers it has.")
+    tensors = _sort(headers, layers, text)
+    parameters, width = sum(tensors.parts.values()), BYTES[ref.dtype]
+    heads = _first(text, "num_attention_heads", "n_head") or 1
+    hidden = _first(text, "hidden_size", "n_embd") or 0
+    intermediate = _first(text, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    intermediate = intermediate or 4 * hidden
+    vocabulary = _first(text, "vocab_size") or 0
+    card: dict[str, Any] = {
+        "model_type": config["model_type"],
+        "layers": layers,
+        "parameters": parameters,
+        "bytes": parameters * width,
+        "file_bytes": file_bytes,
+        "dtype": ref.dtype,
+        "layer_parameters": tensors.layers,
+        "hidden_size": hidden,
+        "heads": heads,
+        "kv_heads": _kv_heads(text, heads),
+        "head_dim": _first(text, "head_dim") or hidden // heads,
+        "intermediate_size": intermediate,
+        "vocab_size": vocabulary,
+        "tied": tensors.tied,
+        "context_length": _first(text, "max_position_embeddings", "n_positions", "seq_length"),
+        "parts": tensors.parts,
+        "source": {"kind": kind, "path": ref.path, "revision": ref.revision},
+    }
+    card["capabilities"] = _capabilities(config, ref, tensors, tokenizer)
+    widest = max(intermediate, hidden, vocabulary // 8)  # logits are made in chunks
+    work = 2 * sum(tensors.layers) * SIMILARITY_TOKENS
+    card["expected"] = {
+        "memory_bytes": card["bytes"] + PROGRAM + 8 * 4 * WINDOW_TOKENS * widest,
+        "seconds_similarity": round(work / (FLOPS_PER_CORE * (os.cpu_count() or 1)), 1),
+    }
+    return card
+
+
+def consequences(card: Mapping[str, Any], removed: Sequence[int]) -> dict[str, dict[str, float]]:
+    """What removing layers changes: {"before": {…}, "after": {…}} with the same five numbers.
+
+    `layers`, `parameters`, `bytes` (in the card's number format), `kv_bytes_per_token` (keys and
+    values of one token in every layer), and `speed` of decoding relative to before: tokens at
+    batch 1 wait for the weights to be read, so it is bytes read a token before over after. The
+    embedding of an untied model is not read whole, and the KV cache not counted. Raises
+    `RecipeError` for a layer that is not there, or when none would be left.
+    """
+    layers, sizes = card["layers"], card["layer_parameters"]
+    gone = sorted(set(removed))
+    wrong = [layer for layer in gone if not 0 <= layer < layers]
+    if wrong:
+        raise RecipeError(
+            f"Layer {wrong[0]} is not there: the model's layers are 0 to {layers - 1}."
+        )
+    if len(gone) == layers:
+        raise RecipeError(f"All {layers} layers would go; leave one at least.")
+    if gone and not sizes:
+        raise ModelError("The card does not know the size of each layer; load the model first.")
+    width = BYTES[card["dtype"]]
+    unread = 0 if card["tied"] else card["parts"]["embedding"]
+
+    def state(gone: Sequence[int]) -> dict[str, float]:
+        parameters = card["parameters"] - sum(sizes[layer] for layer in gone)
+        kept = layers - len(gone)
+        return {
+            "layers": kept,
+            "parameters": parameters,
+            "bytes": parameters * width,
+            "kv_bytes_per_token": kept * 2 * card["kv_heads"] * card["head_dim"] * width,
+            "speed": (card["parameters"] - unread) / (parameters - unread),
+        }
+
+    return {"before": state(()), "after": state(gone)}
+
+
+def _read(ref: ModelRef, cache: Path) -> tuple[str, dict[str, Any], dict[str, Header], int, bool]:
+    """(kind, config, headers, bytes on disk, is there a tokenizer) of a pinned reference."""
+    kind = reference.kind_of(ref.path)
+    folder = Path(ref.path)
+    if kind in ("bundled", "gguf"):
+        folder = reference.converted_folder(ref, cache)
+        if not folder.exists():
+            file = _gguf_file(ref, kind)
+            config, headers = gguf_header.read(file)
+            return kind, config, headers, file.stat().st_size, True
+    elif kind == "hub":
+        folder = hub.description(ref.path, ref.revision)
+        if not _has_weights(folder):
+            config = checkpoint.read_config(folder)
+            found = hub.headers(ref.path, ref.revision)
+            headers = {name: Header(dtype, shape) for name, (dtype, shape, _) in found.items()}
+            return kind, config, headers, sum(size for *_, size in found.values()), True
+    config = checkpoint.read_config(folder)
+    headers = checkpoint.read_headers(folder)
+    size = sum(file.stat().st_size for file in checkpoint.weight_files(folder))
+    return kind, config, headers, size, checkpoint.has_tokenizer(folder)
+
+
+def _gguf_file(ref: ModelRef, kind: str) -> Path:
+    """The GGUF file of a pinned reference."""
+    return Path(ref.path) if kind == "gguf" else reference.bundle_gguf(ref.revision)
+
+
+def _has_weights(folder: Path) -> bool:
+    try:
+        return bool(checkpoint.weight_files(folder))
+    except ModelError:
+        return False
+
+
+def _sort(headers: dict[str, Header], depth: int, text: Mapping[str, Any]) -> _Tensors:
+    headers = {name: tensor for name, tensor in headers.items() if not _is_buffer(name, tensor)}
+    stack = _stack_prefix(headers, depth)
+    layers, parts = [0] * depth, dict.fromkeys(PARTS, 0)
+    makes: defaultdict[int, set[tuple[str, tuple[int, ...]]]] = defaultdict(set)
+    embedding = max((t.size for n, t in headers.items() if _part(n) == "embedding"), default=0)
+    tied = True
+    for name, tensor in headers.items():
+        part = _part(name)
+        if part == "head":
+            if text.get("tie_word_embeddings") and tensor.size == embedding:
+                continue  # some checkpoints store the tied head a second time
+            tied = False
+        parts[part] += tensor.size
+        if stack is not None and name.startswith(stack):
+            index, _, rest = name.removeprefix(stack).partition(".")
+            layers[int(index)] += tensor.size
+            makes[int(index)].add((rest, tensor.shape))
+    kinds = len({frozenset(make) for make in makes.values()})
+    return _Tensors(parts, layers if stack is not None else [], kinds, tied)
+
+
+def _stack_prefix(headers: Mapping[str, Header], depth: int) -> str | None:
+    """What the names of the layers' tensors begin with: the largest numbered list of that depth."""
+    indices: defaultdict[str, set[int]] = defaultdict(set)
+    sizes: Counter[str] = Counter()
+    for name, tensor in headers.items():
+        if found := _INDEX.search(name):
+            prefix = name[: found.start(1)]
+            indices[prefix].add(int(found.group(1)))
+            sizes[prefix] += tensor.size
+    whole = [prefix for prefix, seen in indices.items() if seen == set(range(depth))]
+    return max(whole, key=lambda prefix: sizes[prefix], default=None)
+
+
+def _part(name: str) -> str:
+    return next((part for part, pattern in _PART_OF if pattern.search(name)), "other")
+
+
+def _is_buffer(name: str, tensor: Header) -> bool:
+    """Old checkpoints store causal masks and rotary frequencies, which are no parameters."""
+    if _BUFFER.search(name) and len(tensor.shape) in (0, 4):
+        return True
+    return name.endswith("inv_freq") or name.startswith("rope_freqs")
+
+
+def _first(config: Mapping[str, Any], *names: str) -> Any:
+    return next((config[name] for name in names if config.get(name) is not None), None)
+
+
+def _kv_heads(text: Mapping[str, Any], heads: int) -> int:
+    if text.get("multi_query") and not text.get("new_decoder_architecture"):
+        return 1
+    return _first(text, "num_key_value_heads", "num_kv_heads") or heads
+
+
+def _capabilities(
+    config: Mapping[str, Any], ref: ModelRef, tensors: _Tensors, tokenizer: bool
+) -> dict[str, dict[str, Any]]:
+    """For each thing that laco does: {"ok": bool, "reason": why not, or what to know}."""
+    family = config["model_type"]
+    remote = bool(config.get("auto_map")) and family not in FAMILIES
+    if reason := checkpoint.not_causal(dict(config)):
+        return {name: {"ok": False, "reason": reason} for name in CAPABILITIES}
+    if remote and not ref.trust_remote_code:
+        reason = "it brings its own Python code, which runs only if you set trust_remote_code"
+        return {name: {"ok": False, "reason": reason} for name in CAPABILITIES}
+    known = f"{family} is a known family"
+    if family not in FAMILIES:
+        known = f"{family} is no known family; its layers are found by probing when it is loaded"
+    card = {name: {"ok": True, "reason": known} for name in CAPABILITIES}
+    depth = len(tensors.layers)
+    if depth == 1:
+        card["collapse"] = card["merge"] = {"ok": False, "reason": "it has one layer only"}
+    elif tensors.kinds > 1:
+        reason = f"its layers are of {tensors.kinds} makes, and only layers of the same make merge"
+        card["merge"] = {"ok": tensors.kinds < depth, "reason": reason}
+    card["export"]["reason"] = "to a folder that stock transformers loads"
+    if remote:
+        card["export"]["reason"] = "to a folder that needs the model's own Python code to load"
+    if not tokenizer:
+        reason = "there is no tokenizer in its folder; copy one there"
+        card |= {name: {"ok": False, "reason": reason} for name in NEED_TOKENS}
+    return card
