@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from laco import Collapse, ModelRef
+from laco.collapse import first_window
 from laco.errors import RecipeError
 from laco.presets import FOLDER, presets
 
@@ -55,6 +56,15 @@ def test_the_papers_range_is_counted_from_zero(name: str):
     """Its L=1 and H=n are 0 and, left unset, n − 1."""
     step = only_step(name)
     assert (step.lowest, step.highest) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "window"),
+    [("laco-llama2-7b", 32, (27, 31)), ("laco-llama2-13b", 40, (33, 39))],
+)
+def test_first_window_lies_below_the_last_layer(name: str, layers: int, window: tuple[int, int]):
+    step = only_step(name)
+    assert first_window(layers, step.span, step.highest) == window
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def read_evaluation(text: str, limit: int | None = None) -> Evaluation:
     `limit` is the number of windows, where an evaluation has windows.
     """
     settings: dict[str, Any] = {}
-    while match := re.search(r",(\w+)=([^,]*)$", text):
+    while match := re.search(r",(\w+)=([^,/]*)$", text):
         settings[match[1]] = None if match[2] == "all" else _value(match[2])
         text = text[: match.start()]
     name, _, corpus = text.partition(":")
@@ -76,13 +76,23 @@ def read_evaluation(text: str, limit: int | None = None) -> Evaluation:
         raise RecipeError(f"{name}: not an evaluation; choose {CHOICES}.")
     kind = EVALUATIONS[name]
     if corpus:
-        settings["source"] = corpus
+        settings["source"] = read_source(corpus)
     if limit is not None and "windows" in kind.model_fields:
         settings["windows"] = limit
     try:
         return kind.model_validate(settings)
     except ValidationError as error:
         raise RecipeError(f"The evaluation {name} cannot be read: {complaints(error)}.") from None
+
+
+def read_source(text: str) -> str:
+    """A text source; a `file:` with its whole path, since a job may run in another folder."""
+    if not text.startswith("file:"):
+        return text
+    path, at, part = text.removeprefix("file:").rpartition("@")
+    if part not in ("calibration", "heldout"):
+        path, at, part = text.removeprefix("file:"), "", ""
+    return f"file:{Path(path).expanduser().resolve()}{at}{part}"
 
 
 def read_recipe(
@@ -105,7 +115,7 @@ def read_recipe(
     if model is not None:
         before = [step.model_dump(mode="json") for step in model.steps]
         document["steps"] = [*before, *document.get("steps", [])]
-    recipe = parse_recipe(document)
+    recipe = parse_recipe(_with_whole_paths(document))
     if recipe.model.path.startswith(KEY):
         earlier = store.artifact(find_key(recipe.model.path, store)).recipe
         return earlier.then(*recipe.steps)
@@ -128,6 +138,20 @@ def override(document: Any, change: str) -> Any:
         _item(place, last, path)
         place[int(last)] = _value(text)
     return changed
+
+
+def _with_whole_paths(value: Any) -> Any:
+    """The document with every `source` as `read_source` gives it."""
+    if isinstance(value, list):
+        return [_with_whole_paths(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: read_source(item)
+        if name == "source" and isinstance(item, str)
+        else _with_whole_paths(item)
+        for name, item in value.items()
+    }
 
 
 def _item(place: Any, part: str, path: str) -> Any:

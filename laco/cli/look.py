@@ -81,6 +81,7 @@ def similarity(
 ) -> None:
     """Map how alike a model's layers are, and how much influence each has."""
     from laco.cli import maps
+    from laco.cli.arguments import read_source
     from laco.evaluations import ParameterSimilarity, Similarity
 
     maps.check(measure, weights, out)
@@ -88,7 +89,7 @@ def similarity(
     if not weights:
         default = Similarity().calibration
         calibration = {
-            "source": corpus or default.source,
+            "source": default.source if corpus is None else read_source(corpus),
             "windows": default.windows if windows is None else windows,
             "length": default.length if length is None else length,
         }

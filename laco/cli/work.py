@@ -132,8 +132,17 @@ def carry_out(request: Request, runs: RunStore, device: str | None) -> dict[str,
         from laco import engine, models
         from laco.context import Context
 
-        context = Context(device or models.best_device(), progress, cancelled)
-        return engine.run(request, runs, context)
+        chosen = models.best_device() if device is None else device
+        _check_device(chosen, [found["name"] for found in models.list_devices()])
+        return engine.run(request, runs, Context(chosen, progress, cancelled))
+
+
+def _check_device(device: str, there: list[str]) -> None:
+    """Raise `RecipeError` for a device that this machine lacks; without a number, the first."""
+    from laco.errors import RecipeError
+
+    if device not in there and f"{device}:0" not in there:
+        raise RecipeError(f"--device {device}: there is none here; choose {', '.join(there)}.")
 
 
 def _metric_lines(metrics: list[dict[str, Any]]) -> list[list[str]]:
