@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from laco import corpora, models
-from laco.collapse import CollapsePlan, plan_collapse
+from laco.collapse import plan_collapse
 from laco.context import Context
 from laco.evaluate import evaluate
 from laco.evaluations import Perplexity
 from laco.merging import apply_merge
 from laco.models import LoadedModel
-from laco.recipe import Collapse, Merging, ModelRef
+from laco.recipe import Collapse, Merge, Merging, ModelRef
 
 ROOT = Path(__file__).parent.parent
 STORE = ROOT / "cache"
@@ -51,65 +51,66 @@ class Experiment:
             self.measures["wikitext2"] = Perplexity(
                 source=f"file:{wikitext}", window=256, windows=windows
             )
+        self.windows = windows
+        self.plans: dict[str, Any] = {}
         self.cells: dict[str, Any] = {}
         if results.exists():
-            self.cells = json.loads(results.read_text())["cells"]
-        self.windows = windows
+            document = json.loads(results.read_text())
+            self.plans, self.cells = document["plans"], document["cells"]
 
-    def load(self) -> LoadedModel:
-        return models.load(self.ref, STORE, "cpu")
-
-    def measure(self, lm: LoadedModel) -> dict[str, float]:
-        return {
-            name: evaluate(lm, spec, Context(), None, None)[0].value
-            for name, spec in self.measures.items()
-        }
-
-    def keep(self, name: str, cell: dict[str, Any]) -> None:
-        self.cells[name] = cell
+    def save(self) -> None:
         document = {
             "model": models.BUNDLED,
             "window": 256,
             "windows": self.windows,
+            "plans": self.plans,
             "cells": self.cells,
         }
         self.results.write_text(json.dumps(document, indent=1) + "\n")
-        print(name, {k: v for k, v in cell.items() if k != "spans"}, flush=True)
 
-    def run(self, merge: Any, order: Any, layer_counts: tuple[int, ...]) -> None:
-        """Measure one merge in one order at every number of layers."""
-        missing = [n for n in layer_counts if f"{order} {merge} {n}" not in self.cells]
-        if not missing:
-            return
-        if order == "best_first":  # one search passes through all numbers of layers
-            plan = self.search(merge, order, min(missing))
-            plans = {n: CollapsePlan(spans=plan.spans[: 30 - n]) for n in missing}
-            for shorter in plans.values():
-                shorter.seconds_search = plan.seconds_search
-        else:
-            plans = {n: self.search(merge, order, n) for n in missing}
-        for n, plan in plans.items():
+    def load(self) -> LoadedModel:
+        return models.load(self.ref, STORE, "cpu")
+
+    def plan(self, order: Any, merge: Any, layer_counts: tuple[int, ...]) -> None:
+        """Search for every number of layers, unless that was done before."""
+        names = {n: f"{order} {merge} {n}" for n in layer_counts}
+        missing = [n for n in layer_counts if names[n] not in self.plans]
+        # One best-first search passes through all numbers of layers on its way to the least.
+        searches = [min(missing)] if missing and order == "best_first" else missing
+        for layers in searches:
+            step = Collapse(order=order, merge=merge, target_layers=layers)
             lm = self.load()
-            step = Collapse(order=order, merge=merge, target_layers=n)
-            report = apply_merge(lm.layers, plan.as_step(step))
-            cell = {
-                "removed": report["removed"],
-                "spans": plan.spans,
-                "seconds_search": round(plan.seconds_search, 1),
-                "threshold": plan.threshold,
-                "perplexity": self.measure(lm),
-            }
-            self.keep(f"{order} {merge} {n}", cell)
+            windows = corpora.windows(step.calibration, lm.tokenizer)
+            found = plan_collapse(lm, step, windows, Context())
+            for n in missing if order == "best_first" else [layers]:
+                self.plans[names[n]] = {
+                    "spans": found.spans[: len(lm.layers) - n] if n > layers else found.spans,
+                    "threshold": found.threshold,
+                    "seconds_search": round(found.seconds_search, 1),
+                }
+            print(f"{order} {merge} {layers}: searched {found.seconds_search:.1f} s", flush=True)
+            self.save()
 
-    def search(self, merge: Any, order: Any, layers: int) -> CollapsePlan:
-        step = Collapse(order=order, merge=merge, target_layers=layers)
+    def measure(self, name: str) -> None:
+        """The perplexity of one plan's model ("original": of the model as it is)."""
+        if name in self.cells and self.cells[name].keys() >= self.measures.keys():
+            return
         lm = self.load()
-        return plan_collapse(lm, step, corpora.windows(step.calibration, lm.tokenizer), Context())
+        if name != "original":
+            _, merge, _ = name.split()
+            fields = {"merge": merge, "spans": self.plans[name]["spans"]}
+            apply_merge(lm.layers, Merge.model_validate(fields))
+        self.cells[name] = {
+            text: evaluate(lm, spec, Context(), None, None)[0].value
+            for text, spec in self.measures.items()
+        }
+        print(name, self.cells[name], flush=True)
+        self.save()
 
 
 def table(cells: dict[str, Any], layer_counts: tuple[int, ...]) -> str:
     """Every cell as a row of Markdown, the original first."""
-    dense = cells["original"]["perplexity"]
+    dense = cells["original"]
     heads = " | ".join(f"{n} layers" for n in layer_counts)
     lines = [
         f"Original, 30 layers: {_pair(dense)}.",
@@ -122,7 +123,7 @@ def table(cells: dict[str, Any], layer_counts: tuple[int, ...]) -> str:
             row = [cells.get(f"{order} {merge} {n}") for n in layer_counts]
             if not any(row):
                 continue
-            shown = [_pair(cell["perplexity"]) if cell else "not measured" for cell in row]
+            shown = [_pair(cell) if cell else "not measured" for cell in row]
             lines.append(f"| {title} | `{merge}` | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
@@ -143,10 +144,10 @@ def figure(cells: dict[str, Any], layer_counts: tuple[int, ...], path: Path) -> 
     for panel, (order, title) in zip(panels, ORDERS.items(), strict=True):
         for merge in MERGES:
             found = [(n, cells.get(f"{order} {merge} {n}")) for n in layer_counts]
-            points = [(n, cell["perplexity"]["wikipedia"]) for n, cell in found if cell]
+            points = [(n, cell["wikipedia"]) for n, cell in found if cell]
             if points:
                 panel.plot(*zip(*points, strict=True), styles[merge], label=merge)
-        panel.axhline(cells["original"]["perplexity"]["wikipedia"], color="gray", linewidth=1)
+        panel.axhline(cells["original"]["wikipedia"], color="gray", linewidth=1)
         panel.set(title=title, xlabel="layers left of 30", yscale="log")
         panel.invert_xaxis()
         panel.grid(alpha=0.3)
@@ -167,11 +168,13 @@ def main() -> None:
     results = ROOT / ("cache/merges-quick.json" if options.quick else "docs/merges.json")
     experiment = Experiment(results, options.wikitext, windows=4 if options.quick else 16)
     started = time.perf_counter()
-    if "original" not in experiment.cells:
-        experiment.keep("original", {"perplexity": experiment.measure(experiment.load())})
+    names = ["original"]
     for order in ("influence", "angular", "top_down", "best_first"):
         for merge in reversed(MERGES):
-            experiment.run(merge, order, layer_counts)
+            experiment.plan(order, merge, layer_counts)
+            names += [f"{order} {merge} {n}" for n in layer_counts]
+    for name in names:
+        experiment.measure(name)
     print(f"{time.perf_counter() - started:.0f} s")
     text = table(experiment.cells, layer_counts)
     print(text)
@@ -186,10 +189,7 @@ def main() -> None:
         figure(experiment.cells, layer_counts, ROOT / "docs" / "merges.png")
     layers = layer_counts[min(2, len(layer_counts) - 1)]
     best = {
-        order: min(
-            experiment.cells[f"{order} {merge} {layers}"]["perplexity"]["wikipedia"]
-            for merge in MERGES
-        )
+        order: min(experiment.cells[f"{order} {merge} {layers}"]["wikipedia"] for merge in MERGES)
         for order in ("top_down", "best_first")
     }
     print(f"merges {best['top_down'] / best['best_first']:.2f}")

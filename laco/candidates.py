@@ -7,8 +7,10 @@ original's answers are computed once. It does not choose candidates; `collapse.p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
@@ -21,7 +23,9 @@ from laco.merging import Group, groups_of
 from laco.models import LoadedModel
 from laco.walk import Tape, final_hidden, logits, record
 
-BATCH = 1024  # tokens run at once: enough to fill the cores, little enough to stay in cache
+BATCH = 400  # tokens run at once: they fill a few cores, and a poor candidate ends after the first
+HIGHER_IS_BETTER = {"cosine": True, "kl": False, "perplexity": False}
+MOST_NATS = 700.0  # exp overflows beyond
 CHUNK = 128  # tokens whose logits exist at once
 
 
@@ -35,6 +39,14 @@ class _Reference:
     probabilities: Tensor | None  # [tokens, vocab] float32, for kl alone
     negentropy: float  # Σ_tokens Σ_v p log p, for kl alone
     nll: float  # summed over predicted tokens, for perplexity alone
+    best: dict[str, float]  # the most (cosine) or least that a candidate's contribution can be
+
+
+class Scores(NamedTuple):
+    """Each objective's value; not `exact` when the candidate was given up, and may be worse yet."""
+
+    values: dict[str, float]
+    exact: bool
 
 
 def counted_tokens(windows: Windows, start: int, rows: int) -> Tensor:
@@ -60,7 +72,7 @@ class Trials:
         self,
         lm: LoadedModel,
         windows: Windows,
-        objectives: Collection[str],
+        objectives: Sequence[str],
         cosine_over: str = "window",
     ) -> None:
         self.stack: LayerStack = lm.layers
@@ -68,41 +80,47 @@ class Trials:
         self.cosine_over = cosine_over
         self._original = groups_of(lm.layers)
         self.groups: tuple[Group, ...] = self._original
+        self._counts = dict.fromkeys(HIGHER_IS_BETTER, 0.0)  # what each total is divided by
         self._references: list[_Reference] = []
         self._states: list[list[Tensor]] = []  # per batch, per depth known: [batch, seq, hidden]
         rows = max(1, BATCH // windows.tokens.shape[1])
         for start in range(0, len(windows.tokens), rows):
             self._add(windows.tokens[start : start + rows], counted_tokens(windows, start, rows))
 
-    def score(self, index: int, length: int, merged: Group) -> dict[str, float]:
-        """Each objective with the groups `[index, index + length)` replaced by `merged`."""
-        totals = dict.fromkeys(self.objectives, 0.0)
-        windows = tokens = predicted = 0
-        for reference, states in zip(self._references, self._states, strict=True):
+    def score(self, index: int, length: int, merged: Group, rival: float | None = None) -> Scores:
+        """Each objective with the groups `[index, index + length)` replaced by `merged`.
+
+        Given the score of a `rival`, a candidate is left as soon as it cannot beat it any more,
+        whatever the text still to come: no KL and no token's surprise is below 0, no cosine
+        above 1. Its values are then what it could have reached at best.
+        """
+        totals = {
+            name: sum(reference.best[name] for reference in self._references)
+            for name in self.objectives
+        }
+        values: dict[str, float] = {}
+        batches = list(zip(self._references, self._states, strict=True))
+        for number, (reference, states) in enumerate(batches, start=1):
             tape = reference.tape
             hidden = tape.run(merged.layer, merged.start, self._state(tape, states, index))
             for group in self.groups[index + length :]:
                 hidden = tape.run(group.layer, group.start, hidden)
             final = final_hidden(self.stack, tape, hidden)
             for name in self.objectives:
-                totals[name] += self._compare(name, reference, final)
-            windows += len(final)
-            tokens += int(reference.counted.sum())
-            predicted += int(reference.counted[:, 1:].sum())
-        scores: dict[str, float] = {}
-        for name, total in totals.items():
-            if name == "cosine":
-                scores[name] = total / (windows if self.cosine_over == "window" else tokens)
-            elif name == "kl":
-                scores[name] = total / tokens
-            else:
-                scores[name] = float(torch.tensor(total / predicted, dtype=torch.float64).exp())
-            if scores[name] != scores[name] or scores[name] in (float("inf"), float("-inf")):
-                raise NumericalError(
-                    f"The {name} of layers [{merged.start}, {merged.stop}) merged is not finite; "
-                    "hold the model in float32 or bfloat16, or leave these layers out."
-                )
-        return scores
+                totals[name] += self._compare(name, reference, final) - reference.best[name]
+            values = {name: self._mean(name, total) for name, total in totals.items()}
+            for name, value in values.items():
+                if not math.isfinite(value):
+                    raise NumericalError(
+                        f"The {name} of layers [{merged.start}, {merged.stop}) merged is not "
+                        "finite; hold the model in float32 or bfloat16, or leave them out."
+                    )
+            if rival is not None and number < len(batches):
+                value = values[self.objectives[0]]
+                higher = HIGHER_IS_BETTER[self.objectives[0]]
+                if value < rival if higher else value > rival:
+                    return Scores(values, exact=False)
+        return Scores(values, exact=True)
 
     def accept(self, index: int, length: int, merged: Group) -> None:
         """Make a candidate the stack that later ones start from."""
@@ -130,8 +148,16 @@ class Trials:
             negentropy = _total(probabilities * log_p)
         if "perplexity" in self.objectives:
             nll = self._nll(tape.tokens, counted, final)
-        self._references.append(_Reference(tape, counted, final, probabilities, negentropy, nll))
+        per_window = self.cosine_over == "window"
+        most = float(len(tokens) if per_window else counted.sum())
+        best = {"cosine": most, "kl": 0.0, "perplexity": -nll}
+        self._references.append(
+            _Reference(tape, counted, final, probabilities, negentropy, nll, best)
+        )
         self._states.append(states)
+        self._counts["cosine"] += most
+        self._counts["kl"] += float(counted.sum())
+        self._counts["perplexity"] += float(counted[:, 1:].sum())
 
     def _state(self, tape: Tape, states: list[Tensor], depth: int) -> Tensor:
         """The hidden state that the group at `depth` is fed; computed when first asked for."""
@@ -139,6 +165,12 @@ class Trials:
             group = self.groups[len(states) - 1]
             states.append(tape.run(group.layer, group.start, states[-1]))
         return states[depth]
+
+    def _mean(self, objective: str, total: float) -> float:
+        mean = total / self._counts[objective]
+        if objective != "perplexity":
+            return mean
+        return math.exp(mean) if mean < MOST_NATS else math.inf
 
     def _compare(self, objective: str, reference: _Reference, final: Tensor) -> float:
         """One batch's contribution to an objective, summed over windows or tokens."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from laco.candidates import Trials
+from laco.candidates import HIGHER_IS_BETTER, Scores, Trials
 from laco.context import Context
 from laco.corpora import Windows
 from laco.errors import RecipeError
@@ -21,20 +21,23 @@ from laco.models import LoadedModel
 from laco.ranking import block_angles, layer_influence
 from laco.recipe import THRESHOLDS, Collapse, Merge, Span
 
-HIGHER_IS_BETTER = {"cosine": True, "kl": False, "perplexity": False}
 BISECTIONS = 16  # a threshold to within 2 / 2**16
 LOOSEST = 100.0  # nats, or times the original's perplexity: worse than any candidate of use
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One merge that was tried. The span is in the indices of the layers before the search."""
+    """One merge that was tried. The span is in the indices of the layers before the search.
+
+    Not `exact`: it was left once it could not be the best; its score is at best this.
+    """
 
     step: int
     start: int
     stop: int
     score: float
     accepted: bool
+    exact: bool = True
 
 
 @dataclass
@@ -134,10 +137,11 @@ def _best_first(
     lm: LoadedModel, step: Collapse, bounds: Bounds, windows: Windows, context: Context
 ) -> CollapsePlan:
     """Try every start, take the best, and again, until the target or the threshold."""
-    trials = Trials(lm, windows, {step.objective}, step.cosine_over)
+    trials = Trials(lm, windows, [step.objective], step.cosine_over)
     plan = CollapsePlan(threshold=None if bounds.target else bounds.threshold)
     higher = HIGHER_IS_BETTER[step.objective]
     fewest = bounds.target or bounds.layers - (bounds.highest - bounds.lowest) + 1
+    last: dict[int, float] = {}  # scores of the round before: the likely best is tried first
     for round_number in range(bounds.layers):
         left = len(trials.groups)
         length = min(step.span, left - fewest + 1)
@@ -154,7 +158,9 @@ def _best_first(
         ]
         if length < 2 or not starts:
             break
-        tried: list[tuple[float, int, Group]] = []
+        starts.sort(key=lambda index: last.get(trials.groups[index].start, 0.0), reverse=higher)
+        best: tuple[float, int, Group] | None = None
+        tried: list[tuple[Group, Scores]] = []
         for number, index in enumerate(starts):
             done = bounds.layers - left + number / len(starts)
             context.step(
@@ -162,15 +168,19 @@ def _best_first(
                 f"{left} layers: trying to merge at {trials.groups[index].start}",
             )
             merged = _merged(trials, index, length, step)
-            score = trials.score(index, length, merged)[step.objective]
-            tried.append((score, index, merged))
-        best = (max if higher else min)(tried, key=lambda t: t[0])
+            scores = trials.score(index, length, merged, rival=best[0] if best else None)
+            score = last[merged.start] = scores.values[step.objective]
+            if best is None or (score > best[0] if higher else score < best[0]):
+                best = (score, index, merged)
+            tried.append((merged, scores))
+        assert best is not None
         met = best[0] > bounds.threshold if higher else best[0] <= bounds.threshold
         accept = bounds.target is not None or met
-        for score, index, merged in tried:
-            chosen = accept and index == best[1]
+        for merged, scores in sorted(tried, key=lambda pair: pair[0].start):
+            score = scores.values[step.objective]
+            chosen = accept and merged is best[2]
             plan.candidates.append(
-                Candidate(round_number, merged.start, merged.stop, score, chosen)
+                Candidate(round_number, merged.start, merged.stop, score, chosen, scores.exact)
             )
         if not accept:
             break
@@ -183,7 +193,7 @@ def _top_down(
     lm: LoadedModel, step: Collapse, bounds: Bounds, windows: Windows, context: Context
 ) -> CollapsePlan:
     """Algorithm 1 (arXiv:2402.11187). With a target, the highest threshold that reaches it."""
-    trials = Trials(lm, windows, {step.objective}, step.cosine_over)
+    trials = Trials(lm, windows, [step.objective], step.cosine_over)
     seen: dict[tuple[Span, ...], float] = {}  # so that bisection pays for each stack once
     if bounds.target is None:
         plan = _descend(trials, step, bounds, bounds.threshold, context, seen)
@@ -237,7 +247,7 @@ def _descend(
         path = (*plan.spans, span)
         if path not in seen:
             merged = _merged(trials, index, more + 1, step)
-            seen[path] = trials.score(index, more + 1, merged)[step.objective]
+            seen[path] = trials.score(index, more + 1, merged).values[step.objective]
         score = seen[path]
         accepted = score > threshold if higher else score <= threshold
         plan.candidates.append(Candidate(len(plan.candidates), *span, score, accepted))

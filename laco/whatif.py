@@ -37,7 +37,7 @@ def what_if(lm: LoadedModel, spec: WhatIf, windows: Windows, context: Context) -
                 continue
             groups = trials.groups[start : start + length]
             merged = merge_groups(groups, spec.merge, default_parameters(spec.merge))
-            for name, score in trials.score(start, length, merged).items():
+            for name, score in trials.score(start, length, merged).values.items():
                 maps[name][row][start] = score
     return {
         "starts": list(range(layers)),

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from laco.corpora import Windows
 
+from laco import candidates
 from laco.candidates import Trials
 from laco.collapse import Candidate, CollapsePlan, first_window, plan_collapse
 from laco.context import Context
+from laco.corpora import Windows
 from laco.errors import Cancelled, RecipeError
 from laco.evaluations import WhatIf
 from laco.layers import LayerStack
@@ -69,7 +70,7 @@ def test_a_candidates_scores_are_those_of_whole_passes(family: str) -> None:
     lm = tiny.loaded(family)
     trials = Trials(lm, UNEVEN, ("cosine", "kl", "perplexity"))
     trials.accept(4, 2, merge_groups(trials.groups[4:6], "drop", "all"))
-    found = trials.score(1, 2, merge_groups(trials.groups[1:3], "drop", "all"))
+    found = trials.score(1, 2, merge_groups(trials.groups[1:3], "drop", "all")).values
     expected = plain_scores(lm.model, collapsed(lm, (4, 6), (1, 3)), UNEVEN)
     assert found == pytest.approx(expected, rel=2e-4, abs=2e-5)
 
@@ -80,7 +81,7 @@ def test_scores_hold_for_merged_weights_too(merge: Any) -> None:
     trials = Trials(lm, EVEN, ("cosine", "kl"))
     merged = merge_groups(trials.groups[2:5], merge, "all")
     expected = plain_scores(lm.model, collapsed_all(lm, (2, 5), merge), EVEN)
-    found = trials.score(2, 3, merged)
+    found = trials.score(2, 3, merged).values
     assert found["kl"] == pytest.approx(expected["kl"], rel=1e-3, abs=1e-5)
     assert found["cosine"] == pytest.approx(expected["cosine"], abs=1e-5)
 
@@ -158,12 +159,12 @@ def test_best_first_takes_the_least_kl_of_all_starts() -> None:
     spans: list[tuple[int, int]] = []
     extents = [(i, i + 1) for i in range(6)]
     for _ in range(2):
-        candidates = {
+        scores = {
             (a[0], b[1]): plain_scores(lm.model, collapsed(lm, *spans, (a[0], b[1])), EVEN)["kl"]
             for a, b in itertools.pairwise(extents)
             if b[1] <= 5  # the last layer stays out of every window
         }
-        best = min(candidates, key=candidates.__getitem__)
+        best = min(scores, key=scores.__getitem__)
         spans.append(best)
         extents = [e for e in extents if not (best[0] <= e[0] and e[1] <= best[1])]
         extents = sorted([*extents, best])
@@ -191,6 +192,34 @@ def test_every_order_reaches_the_number_of_layers_asked_for(order: Any, target: 
     report = apply_merge(lm.layers, plan.as_step(step))
     assert report["layers_after"] == len(lm.layers) == target
     assert 5 in report["kept"]
+
+
+@pytest.mark.parametrize("objective", ["kl", "cosine", "perplexity"])
+def test_candidates_left_early_would_not_have_been_chosen(
+    objective: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, windows = tiny.loaded("llama"), windows_of(*[12] * 8)
+    step = Collapse(target_layers=3, objective=objective)
+    whole = plan_collapse(lm, step, windows, Context())  # one batch: nothing to leave
+    monkeypatch.setattr(candidates, "BATCH", 12)
+    found = plan_collapse(lm, step, windows, Context())
+    assert found.spans == whole.spans
+    assert all(c.exact for c in whole.candidates)
+    if objective == "kl":
+        assert not all(c.exact for c in found.candidates)
+    higher = objective == "cosine"
+    for ours, theirs in zip(found.candidates, whole.candidates, strict=True):
+        assert (ours.start, ours.stop, ours.accepted) == (
+            theirs.start,
+            theirs.stop,
+            theirs.accepted,
+        )
+        if ours.exact:
+            assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+        elif higher:
+            assert ours.score > theirs.score - 1e-6
+        else:
+            assert ours.score < theirs.score + 1e-6
 
 
 def test_a_search_leaves_the_model_as_it_was() -> None:
