@@ -99,7 +99,7 @@ def test_a_request_gives_a_model_metrics_and_documents(
     ]
     (step,) = result["steps"]
     assert (step["kind"], step["cached"]) == ("collapse", False)
-    assert len(step["report"]["candidates"]) == 5 - 1 + 4 - 1 + 1
+    assert len(step["report"]["candidates"]) == 4 + 3
     assert step["peak_bytes"] > 0
     lm = models.load_folder(Path(result["path"]), model, "cpu")
     assert len(lm.layers) == 4
