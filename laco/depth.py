@@ -109,9 +109,8 @@ def _periodic(period: str, offset: str | None = None) -> Rule:
 
     def rule(config: Any, origins: Sequence[int], depth: int) -> Fields:
         every, start = getattr(config, period), getattr(config, offset) if offset else 0
-        if any(
-            origin % every == start != new % every == start for new, origin in enumerate(origins)
-        ):
+        before = [origin % every == start for origin in origins]
+        if before != [new % every == start for new in range(len(origins))]:
             raise _refusal(config, period, "layers differ by that rhythm, which this edit breaks")
         return {}
 

@@ -158,6 +158,9 @@ class LayerStack(Sequence[nn.Module]):
         for index, layer in enumerate(layers):
             for module, name in _indexed([layer]):
                 setattr(module, name, index)  # the KV cache files this layer under it
+            for module in layer.modules():
+                if type(vars(module).get("config")) is type(self.config):
+                    module.config = self.config  # a deep-copied layer brought its own
         for name, value in fields.items():
             setattr(self.config, name, value)
 
@@ -170,8 +173,17 @@ class LayerStack(Sequence[nn.Module]):
         config = copy.deepcopy(self.model.config)
         for name, value in fields.items():
             setattr(config.get_text_config(decoder=True), name, value)
-        with torch.device("meta"):
-            rebuilt = type(self.model)(config).requires_grad_(False)
+        try:
+            config = type(config).from_dict(  # as a saved config comes back, derived fields anew
+                config.to_dict(), attn_implementation=config._attn_implementation
+            )
+            with torch.device("meta"):
+                rebuilt = type(self.model)(config).requires_grad_(False)
+        except Exception as error:
+            raise ArchitectureError(
+                f"After this edit, no {self.family} model can be built from the config ({error}); "
+                "choose other layers."
+            ) from error
         inside = f"{self.layout.layers}."
         ours = {n: s for n, s in signature(self.model).items() if not n.startswith(inside)}
         theirs = {n: s for n, s in signature(rebuilt).items() if not n.startswith(inside)}

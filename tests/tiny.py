@@ -133,6 +133,94 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
     "bloom": _build(hf.BloomForCausalLM, hf.BloomConfig, n_layer=DEPTH, hidden_size=32, n_head=4),
 }
 
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LATENT: dict[str, Any] = {
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4,
+    "v_head_dim": 8,
+}
+
+# Families that laco has no row for; their configs speak of layers by index in many ways.
+PROBED: dict[str, Callable[[], PreTrainedModel]] = {
+    "qwen2_moe": _build(
+        hf.Qwen2MoeForCausalLM,
+        hf.Qwen2MoeConfig,
+        **GROUPED,
+        **EXPERTS,
+        num_experts=4,
+        shared_expert_intermediate_size=16,
+        decoder_sparse_step=2,
+        mlp_only_layers=[1],
+    ),
+    "deepseek_v3": _build(
+        hf.DeepseekV3ForCausalLM,
+        hf.DeepseekV3Config,
+        **SIZES,
+        **EXPERTS,
+        **LATENT,
+        n_routed_experts=4,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=2,
+    ),
+    "ernie4_5_moe": _build(
+        hf.Ernie4_5_MoeForCausalLM,
+        hf.Ernie4_5_MoeConfig,
+        **GROUPED,
+        moe_num_experts=4,
+        moe_k=2,
+        moe_intermediate_size=16,
+    ),
+    "llama4_text": _build(
+        hf.Llama4ForCausalLM,
+        hf.Llama4TextConfig,
+        **GROUPED,
+        head_dim=8,
+        num_local_experts=4,
+        intermediate_size_mlp=16,
+        interleave_moe_layer_step=2,
+        attention_chunk_size=WINDOW,
+    ),
+    "minicpm3": _build(hf.MiniCPM3ForCausalLM, hf.MiniCPM3Config, **SIZES, **LATENT),
+    "gpt_neo": _build(
+        hf.GPTNeoForCausalLM,
+        hf.GPTNeoConfig,
+        num_layers=DEPTH,
+        hidden_size=32,
+        num_heads=4,
+        attention_types=[[["global", "local"], DEPTH // 2]],
+        window_size=WINDOW,
+    ),
+    "lfm2": _build(
+        hf.Lfm2ForCausalLM,
+        hf.Lfm2Config,
+        **GROUPED,
+        layer_types=["conv", "conv", "full_attention"] * (DEPTH // 3),
+    ),
+    "gemma3": _build(  # its text model is nested, beside a vision tower as deep
+        hf.Gemma3ForConditionalGeneration,
+        hf.Gemma3Config,
+        text_config={
+            **COMMON,
+            **GROUPED,
+            "head_dim": 8,
+            "sliding_window": WINDOW,
+            "layer_types": MIXED,
+        },
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": DEPTH,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        mm_tokens_per_image=4,
+    ),
+}
+
 
 def redundant(depth: int = DEPTH, first: int = 2, last: int = 4) -> PreTrainedModel:
     """A llama whose layers `first` to `last` (both included) change the hidden states very little.
