@@ -154,3 +154,17 @@ def read_whole(folder: Path) -> dict[str, Any] | None:
     except (OSError, KeyError, TypeError, AttributeError):
         return None
     return document
+
+
+def put_in_place(partial: Path, final: Path) -> None:
+    """Give a whole folder its name, unless a whole one has it; a broken one makes way."""
+    try:
+        partial.rename(final)
+    except OSError:
+        if not final.is_dir():
+            raise
+        if read_whole(final) is None:
+            broken = partial_path(final)
+            final.rename(broken)
+            discard(broken)
+            partial.rename(final)

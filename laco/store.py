@@ -12,7 +12,7 @@ measured; `engine.py` does. Checking and tidying is in `upkeep.py`.
 
 from __future__ import annotations
 
-import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,17 +29,19 @@ from laco.disk import (
     is_full,
     no_space,
     partial_path,
+    put_in_place,
     read_json,
     read_whole,
     sync_folder,
     write_json,
 )
-from laco.errors import NumericalError, RecipeError, StoreError
+from laco.errors import RecipeError, StoreError
 from laco.evaluations import Analysis, Evaluation, Metric
 from laco.index import Index
 from laco.labels import label as label
 from laco.recipe import Recipe, chained_key, parse_recipe
 
+_KEY = re.compile(r"k1-[0-9a-f]+")
 _ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
 
 
@@ -149,7 +151,7 @@ class RunStore:
             }
             write_json(partial / RECIPE, document)
             sync_folder(partial)
-            _put_in_place(partial, final)
+            put_in_place(partial, final)
         except Exception as error:
             discard(partial)
             if is_full(error):
@@ -174,7 +176,7 @@ class RunStore:
         Raises `NumericalError`, and keeps nothing, when a value is not finite.
         """
         for metric in metrics:
-            _check_finite(metric)
+            upkeep.check_finite(metric)
         self._require(key)
         evaluation_key = chained_key(key, evaluation)
         documents = [metric.document() for metric in metrics]
@@ -286,7 +288,8 @@ class RunStore:
     def remove(self, key: str) -> None:
         """Remove a run with its model, metrics and analyses; others keep theirs."""
         folder = self.artifacts / key
-        if not folder.is_dir() and not self.index.rows("SELECT 1 FROM runs WHERE key = ?", key):
+        known = _KEY.fullmatch(key) and folder.is_dir()
+        if not known and not self.index.rows("SELECT 1 FROM runs WHERE key = ?", key):
             raise StoreError(f"There is no run {key} in {self.folder}; `laco runs` lists them.")
         with explained(folder), self.index.transaction() as index:
             upkeep.remove_run(self, index, key)
@@ -323,26 +326,3 @@ class RunStore:
         with self.index.transaction() as index:
             upkeep.index_run(index, key, artifact.recipe.model_dump_json(), artifact.created)
         return artifact
-
-
-def _put_in_place(partial: Path, final: Path) -> None:
-    """Give a whole folder its name, unless a whole one has it; a broken one makes way."""
-    try:
-        partial.rename(final)
-    except OSError:
-        if not final.is_dir():
-            raise
-        if read_whole(final) is None:
-            broken = partial_path(final)
-            final.rename(broken)
-            discard(broken)
-            partial.rename(final)
-
-
-def _check_finite(metric: Metric) -> None:
-    for what, value in (("value", metric.value), ("standard error", metric.stderr)):
-        if value is not None and not math.isfinite(value):
-            raise NumericalError(
-                f"The {what} of {metric.name} is {value}, so it was not kept; "
-                "look for weights or logits that are not finite."
-            )

@@ -7,6 +7,7 @@ read that first.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from laco.disk import RECIPE, discard, is_abandoned, is_partial, partial_path, read_json, read_whole
-from laco.errors import RecipeError
+from laco.errors import NumericalError, RecipeError
 from laco.evaluations import Analysis, Evaluation, Metric
 from laco.recipe import Spec, chained_key, parse_recipe
 
@@ -53,6 +54,16 @@ def index_analysis(
         "INSERT OR REPLACE INTO analyses(analysis_key, key, analysis, created) VALUES(?, ?, ?, ?)",
         (analysis_key, key, analysis, created),
     )
+
+
+def check_finite(metric: Metric) -> None:
+    """Refuse a metric that is no number, with `NumericalError`."""
+    for what, value in (("value", metric.value), ("standard error", metric.stderr)):
+        if value is not None and not math.isfinite(value):
+            raise NumericalError(
+                f"The {what} of {metric.name} is {value}, so it was not kept; "
+                "look for weights or logits that are not finite."
+            )
 
 
 def metric_from(document: str) -> Metric:

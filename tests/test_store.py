@@ -147,6 +147,23 @@ def test_artifact_that_lost_a_file_is_not_whole_and_is_replaced(store):
     assert store.verify() == []
 
 
+def test_files_reach_the_disk_before_the_artifact_gets_its_name(store, monkeypatch):
+    synced: set[int] = set()
+    sync, rename = os.fsync, Path.rename
+
+    def note(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def check(path: Path, target: Path) -> Path:
+        assert {file.stat().st_ino for file in path.rglob("*")} <= synced
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", check)
+    assert keep(store).path == store.artifacts / DROPPED.key
+
+
 def test_first_artifact_wins(store):
     first = keep(store)
     second = store.save(
@@ -346,8 +363,10 @@ def test_removed_run_takes_its_results_and_no_others(store):
     assert files_of(store) == before
     assert [run.key for run in store.runs()] == [MODEL.key]
     assert store.verify() == []
-    with pytest.raises(StoreError, match="There is no run"):
-        store.remove(DROPPED.key)
+    for key in (DROPPED.key, "", ".", "../metrics"):
+        with pytest.raises(StoreError, match="There is no run"):
+            store.remove(key)
+    assert files_of(store) == before
 
 
 def filled(store) -> None:
@@ -483,11 +502,11 @@ def test_eight_processes_may_open_a_blank_store_at_once(tmp_path):
 from laco.store import RunStore
 print("ready", flush=True)
 sys.stdin.read()
-store = RunStore(given[0])
-print(len(store.index.rows("SELECT * FROM migrations")))
+stores = [RunStore(f"{given[0]}/{number}") for number in range(20)]
+print({len(store.index.rows("SELECT * FROM migrations")) for store in stores})
 """
-    processes = [python(code, tmp_path / "new") for _ in range(8)]
-    assert race(processes) == [f"{len(MIGRATIONS)}\n"] * 8
+    processes = [python(code, tmp_path) for _ in range(8)]
+    assert race(processes) == [f"{{{len(MIGRATIONS)}}}\n"] * 8
 
 
 def test_two_processes_may_fill_one_store(tmp_path):
