@@ -7,23 +7,15 @@ what several pages share is in `laco/ui`. Loads no model. Next: `pages/home.py`.
 import streamlit as st
 
 from laco.ui import progress
+from laco.ui.frame import framed, navigation
 from laco.ui.session import session, store
 
 st.set_page_config(page_title="laco", page_icon="🥞", layout="wide")
 
-page = st.navigation(
-    [
-        st.Page("pages/home.py", title="Home", icon="🏠", default=True),
-        st.Page("pages/model.py", title="Model", icon="🔎"),
-        st.Page("pages/similarity.py", title="Similarity", icon="🗺️"),
-        st.Page("pages/collapse.py", title="Collapse", icon="🥞"),
-        st.Page("pages/compare.py", title="Compare", icon="⚖️"),
-        st.Page("pages/jobs.py", title="Jobs", icon="🗂️"),
-    ]
-)
-
+page = navigation()
 chosen = session()
-page.run()
+with framed():
+    page.run()
 
 with st.sidebar:
     st.caption("Model")

@@ -8,11 +8,12 @@ from laco.presets import presets
 from laco.recipe import Collapse, Drop, Merge
 from laco.ui import maps, plans, progress, tables, words
 from laco.ui.forms import range_slider, spec_form
+from laco.ui.frame import begin
 from laco.ui.session import card_of, find_document, finished, session, store, submit
-from laco.ui.spans import span_of_candidate
+from laco.ui.spans import span_of_candidate, spoken
 
 chosen = session()
-st.title("Collapse")
+begin("Collapse")
 st.markdown(
     "Neighbouring layers become one. The order in which layers are chosen matters far more than "
     "how their weights are merged: a search that tries every start (best-first) keeps the model "
@@ -35,10 +36,12 @@ with by_hand:
     ways = ("Ranges that become one layer", "Layers that go")
     way = st.segmented_control("Choose", ways, default=ways[0], required=True, key="way")
     if way == ways[0]:
-        span = range_slider(
-            "Range, from depth to depth", layers, "pick", (layers // 2, layers // 2 + 2)
-        )
-        st.button("Add this range", on_click=plans.add_span, args=(span,))
+        slider, button = st.columns([3, 1], vertical_alignment="bottom")
+        with slider:
+            middle = (layers // 2, layers // 2 + 2)
+            span = range_slider("Range, from depth to depth", layers, "pick", middle)
+        button.button("Add this range", on_click=plans.add_span, args=(span,), width="stretch")
+        st.caption(spoken(span))
         step = spec_form(Merge, "merge")
     else:
         step = spec_form(Drop, "drop", columns=1)

@@ -4,9 +4,10 @@ import streamlit as st
 
 from laco import report
 from laco.ui import charts, compared, maps, progress, tables
+from laco.ui.frame import begin
 from laco.ui.session import store
 
-st.title("Compare")
+begin("Compare")
 runs = {run.key: run for run in store().runs() if run.metrics}
 if not runs:
     st.info("Nothing is measured yet. Run the demo on the Home page, or collapse a model.")
@@ -36,12 +37,16 @@ else:
     shown = compared.measured(picked, names, metric, base)
     with quality:
         st.subheader("Perplexity", anchor=False)
+        st.caption(f"{metric}, lower is better")
         st.plotly_chart(
-            charts.value_bars(shown.labels, shown.values, shown.errors, metric, shown.baseline),
+            charts.value_bars(
+                shown.labels, shown.values, shown.errors, "perplexity", shown.baseline
+            ),
             alt=f"{metric} of each run",
         )
     with trade:
         st.subheader("Quality against size", anchor=False)
+        st.caption("Joined: no other run is both smaller and better")
         st.plotly_chart(
             charts.trade_off(
                 shown.labels,
@@ -49,7 +54,7 @@ else:
                 shown.values,
                 shown.errors,
                 shown.front,
-                ("parameters", metric),
+                ("parameters", "perplexity"),
             ),
             alt=f"{metric} against parameters, Pareto front joined",
         )
@@ -57,8 +62,11 @@ else:
 
 st.subheader("What differs", anchor=False)
 left, right = st.columns(2)
-one = left.selectbox("This run", keys, format_func=names.get)
-other = right.selectbox("against", [base, *keys], format_func=names.get)
+others = [key for key in keys if key != base] or keys
+one = left.selectbox("This run", others, format_func=names.get)
+other = right.selectbox(
+    "against", [base, *(key for key in keys if key != base)], format_func=names.get
+)
 if st.toggle("Differences only", value=True, key="diff", bind="query-params"):
     found = report.diff(runs[other].recipe, runs[one].recipe)
     if found:

@@ -4,10 +4,11 @@ import streamlit as st
 
 from laco.demo import demo_requests
 from laco.ui import progress
+from laco.ui.frame import begin
 from laco.ui.session import runner, store, submit
 from laco.ui.tables import runs_table
 
-st.title("laco")
+begin("laco")
 st.markdown(
     "laco makes language models smaller by their layers: it maps how alike the layers are, lets "
     "you choose by eye or by search which ones become one, and does it. "
@@ -22,17 +23,17 @@ with start.container(border=True, height="stretch"):
         "layers collapsed, with the perplexity of each. Minutes on a laptop, no network needed."
     )
     if st.button("Run the demo", type="primary", disabled=bool(runner().active())):
-        submit(*demo_requests(), label="Demo")
+        submit(*demo_requests())
         st.rerun()
 with explore.container(border=True, height="stretch"):
     st.markdown("**Look at a model**")
     st.caption("Bundled, from the hub, a folder or a GGUF file: what is in it, and what can go.")
-    st.page_link("pages/model.py", label="Choose a model", icon="🔎")
-    st.page_link("pages/similarity.py", label="See its layers", icon="🗺️")
+    st.page_link("pages/model.py", label="Choose a model", icon=":material/search:")
+    st.page_link("pages/similarity.py", label="See its layers", icon=":material/grid_on:")
 with compare.container(border=True, height="stretch"):
     st.markdown("**Put results side by side**")
     st.caption("Every run keeps its recipe and its numbers, with errors and settings.")
-    st.page_link("pages/compare.py", label="Compare runs", icon="⚖️")
+    st.page_link("pages/compare.py", label="Compare runs", icon=":material/balance:")
 
 if runner().active():
     st.subheader("Running")

@@ -4,9 +4,10 @@ import streamlit as st
 
 from laco.errors import LacoError
 from laco.ui import progress, tables
+from laco.ui.frame import begin
 from laco.ui.session import runner
 
-st.title("Jobs")
+begin("Jobs")
 st.markdown(
     "Every job is a process of its own: it goes on when this page is closed or the server stops."
 )

@@ -4,11 +4,12 @@ import streamlit as st
 
 from laco.errors import LacoError
 from laco.ui import cards
+from laco.ui.frame import begin
 from laco.ui.session import BUNDLED, card_of, choose, session, store
 
 SOURCES = ("Bundled", "Hub", "Folder or GGUF file", "Earlier result")
 
-st.title("Model")
+begin("Model")
 st.markdown("Choose the model to work on. Only its config and headers are read here, no weights.")
 
 source = st.segmented_control(
@@ -52,7 +53,9 @@ st.subheader(chosen.address, anchor=False)
 try:
     cards.show(card_of(chosen.recipe))
     left, right, _ = st.columns([1, 1, 2])
-    left.page_link("pages/similarity.py", label="See how alike its layers are", icon="🗺️")
-    right.page_link("pages/collapse.py", label="Collapse some", icon="🥞")
+    left.page_link(
+        "pages/similarity.py", label="See how alike its layers are", icon=":material/grid_on:"
+    )
+    right.page_link("pages/collapse.py", label="Collapse some", icon=":material/compress:")
 except LacoError as error:
     st.error(str(error))

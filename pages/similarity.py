@@ -4,13 +4,15 @@ import streamlit as st
 
 from laco.errors import LacoError
 from laco.evaluations import ParameterSimilarity, Request, Similarity
-from laco.ui import cards, maps, progress, tables, words
+from laco.recipe import Merge
+from laco.ui import maps, plans, progress, tables, words
 from laco.ui.forms import range_slider, spec_form
+from laco.ui.frame import begin
 from laco.ui.session import card_of, find_document, session, submit
-from laco.ui.spans import kept, listed, span_of_selection, spoken
+from laco.ui.spans import span_of_selection, spoken, text_of_spans
 
 chosen = session()
-st.title("Similarity")
+begin("Similarity")
 st.markdown(
     "How alike the hidden states are between any two depths. Where they are alike, the layers "
     "between them change little, and may be collapsed into one."
@@ -63,17 +65,16 @@ with states:
                 required=True,
                 key="mode",
             )
-            span = range_slider("Range, from depth to depth", layers, "range", (1, 3))
-            st.markdown(f"**{spoken(span)}**")
-            if span[1] - span[0] >= 2:
-                gone = tuple(range(span[0] + 1, span[1]))
-                st.caption(f"Goes: {listed(gone)}. Stays: {listed(kept(gone, layers))}.")
-                cards.show_consequences(card, gone)
-                if st.button("Collapse this range", type="primary"):
-                    st.switch_page(
-                        "pages/collapse.py",
-                        query_params={"model": chosen.address, "span": f"{span[0]}:{span[1]}"},
-                    )
+            span = range_slider(
+                "Range, from depth to depth", layers, "range", words.most_alike(document, "cosine")
+            )
+            if span[1] - span[0] < 2:
+                st.info(spoken(span))
+            else:
+                step = Merge(spans=(span,))
+                if plans.outcome(card, step) and st.button("Collapse this range", type="primary"):
+                    query = {"model": chosen.address, "span": text_of_spans(step.spans)}
+                    st.switch_page("pages/collapse.py", query_params=query)
         with picture:
             st.plotly_chart(
                 maps.depth_map(document, measure, span, cells=mode == "Click a cell"),

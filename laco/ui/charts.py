@@ -8,6 +8,7 @@ are both readable. `maps.py` draws the heat maps. Next: `../../pages/compare.py`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
@@ -65,7 +66,7 @@ def value_bars(
             y=_apart(labels),
             orientation="h",
             marker={"color": colours},
-            error_x={"type": "data", "array": [error or 0 for error in errors]},
+            error_x={"type": "data", "array": [error or 0 for error in errors], "color": GREY},
             text=[f"{value:,.4g}" for value in values],
             textposition="inside",
             insidetextanchor="start",
@@ -103,7 +104,7 @@ def trade_off(
     figure.add_scatter(
         x=list(costs),
         y=list(values),
-        error_y={"type": "data", "array": [error or 0 for error in errors]},
+        error_y={"type": "data", "array": [error or 0 for error in errors], "color": GREY},
         mode="markers",
         marker={
             "size": 11,
@@ -125,10 +126,10 @@ def trade_off(
 
 
 def _apart(labels: Sequence[str]) -> list[str]:
-    """Labels made unlike each other, since equal names would share one bar."""
+    """Labels in short lines, unlike each other, since equal names would share one bar."""
     seen: dict[str, int] = {}
     found = []
     for label in labels:
         seen[label] = seen.get(label, 0) + 1
         found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
-    return found
+    return ["<br>".join(wrap(label, 30)) for label in found]

@@ -16,7 +16,13 @@ from laco.evaluations import Metric
 from laco.store import Run
 from laco.ui.session import store
 
-FILES = {"csv": "csv", "json": "json", "markdown": "md", "latex": "tex", "html": "html"}
+FILES = {  # by format: its name on the button, and what the file's name ends in
+    "csv": ("CSV", "csv"),
+    "json": ("JSON", "json"),
+    "markdown": ("Markdown", "md"),
+    "latex": ("LaTeX", "tex"),
+    "html": ("HTML", "html"),
+}
 MOST_MAPS = 4
 
 
@@ -121,9 +127,9 @@ def _metric(run: Run, name: str) -> Metric | None:
 
 def downloads(rows: Sequence[report.Row]) -> None:
     """A button for each format."""
-    for place, (form, suffix) in zip(st.columns(len(FILES)), FILES.items(), strict=True):
+    for place, (form, (title, suffix)) in zip(st.columns(len(FILES)), FILES.items(), strict=True):
         place.download_button(
-            form.upper() if len(form) < 5 else form.capitalize(),
+            title,
             report.render(rows, form),
             file_name=f"laco-comparison.{suffix}",
             on_click="ignore",

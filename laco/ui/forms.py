@@ -77,8 +77,10 @@ def _widget(name: str, field: FieldInfo, key: str, start: Spec | None) -> Any:
         return _number(kind, field, value, optional, common)
     if get_origin(kind) is tuple:
         if get_args(kind)[0] is int:
-            return parse_layers(st.text_input(value=", ".join(map(str, value or ())), **common))
-        return parse_spans(st.text_input(value=text_of_spans(value or ()), **common))
+            text = ", ".join(map(str, value or ()))
+            return parse_layers(st.text_input(value=text, placeholder="7, 8, 12", **common))
+        text = text_of_spans(value or ())
+        return parse_spans(st.text_input(value=text, placeholder="6:10, 20:22", **common))
     return st.text_input(value=value or "", **common)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from laco.recipe import Span
-from laco.ui.charts import BLUE, ORANGE
+from laco.ui.charts import BLUE, GREY, ORANGE
 
 MAP_WIDTH, MAP_HEIGHT, BARS_HEIGHT = 620, 560, 150
 CONFIG = {
@@ -80,7 +80,11 @@ def depth_map(
             "fixedrange": True,
             "rangemode": "tozero",
         },
-        xaxis={"anchor": "y2", "title": "depth (layer k lies between depths k and k+1)"},
+        xaxis={
+            "anchor": "y2",
+            "title": "depth (layer k lies between depths k and k+1)",
+            "dtick": 5 if depths > 12 else 1,
+        },
     )
     figure.data[0].colorbar.update(len=1 - BARS_HEIGHT / total, y=1, yanchor="top")
     return figure
@@ -116,7 +120,7 @@ def what_if_map(
     starts, lengths = document["starts"], document["lengths"]
     grid = np.array(document[measure], dtype=float)  # [lengths, starts]; None becomes nan
     shown = np.log10(np.maximum(grid, 1e-6)) if measure == "kl" else grid
-    name = "KL (nats per token)" if measure == "kl" else "cosine with the original"
+    name = "KL in nats" if measure == "kl" else "cosine"
     figure = go.Figure(
         go.Heatmap(
             x=starts,
@@ -211,7 +215,12 @@ def _influence_bars(document: Mapping[str, Any]) -> go.Bar:
         x=[layer + 0.5 for layer in range(document["layers"])],
         y=document["influence"],
         customdata=list(range(document["layers"])),
-        error_y={"type": "data", "array": document["influence_spread"], "thickness": 1.2},
+        error_y={
+            "type": "data",
+            "array": document["influence_spread"],
+            "thickness": 1.2,
+            "color": GREY,
+        },
         marker={
             "color": BLUE,
             "pattern": {"shape": ["/" if doubt else "" for doubt in uncertain], "size": 5},

@@ -54,13 +54,13 @@ def outcome(card: Mapping[str, Any], step: Merge | Drop) -> bool:
     layers = card["layers"]
     try:
         gone = removed_by(step, layers)
+        if isinstance(step, Merge):
+            st.markdown("  \n".join(f"**{spoken(span)}**" for span in step.spans))
+        st.caption(f"Goes: {listed(gone)}. Stays: {listed(kept(gone, layers))}.")
+        cards.show_consequences(card, gone)
     except LacoError as error:
         st.error(str(error))
         return False
-    if isinstance(step, Merge):
-        st.markdown("  \n".join(spoken(span) for span in step.spans))
-    st.caption(f"Goes: {listed(gone)}. Stays: {listed(kept(gone, layers))}.")
-    cards.show_consequences(dict(card), gone)
     return True
 
 
@@ -74,7 +74,7 @@ def launch(recipe: Recipe, key: str) -> None:
     if done is not None:
         st.success("This recipe has been run; see it under Plans, or on the Compare page.")
     if st.button("Start", type="primary", key=f"{key}.start"):
-        submit(*measuring(recipe), label=describe(recipe))
+        submit(*measuring(recipe))
         st.rerun()
 
 
@@ -109,7 +109,7 @@ def show_plan(run: Run) -> None:
         else:
             parent = Recipe(model=run.recipe.model, steps=run.recipe.steps[:-1])
             if st.button("Run this edited plan", key=f"plan.{run.key}.start"):
-                submit(*measuring(parent.then(step)), label=describe(parent.then(step)))
+                submit(*measuring(parent.then(step)))
                 st.rerun()
     with right:
         st.plotly_chart(charts.candidate_scores(plan), alt="Score of every candidate, in order")

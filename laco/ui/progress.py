@@ -56,7 +56,7 @@ def sidebar() -> None:
             st.caption(f"and {len(active) - 3} more")
 
     live(draw)
-    st.page_link("pages/jobs.py", label="All jobs", icon="🗂️")
+    st.page_link("pages/jobs.py", label="All jobs", icon=":material/list_alt:")
 
 
 def show_failure(status: JobStatus) -> None:

@@ -33,30 +33,36 @@ class Session:
     recipe: Recipe = UNTOUCHED
     address: str = BUNDLED  # what `?model=` says: a path, a path@revision, or a result's key
     job: str | None = None
+    framed: bool = False  # whether app.py is running the page; see frame.py
+
+
+def held() -> Session:
+    """What this visitor has chosen so far."""
+    return st.session_state.setdefault(KEY, Session())
 
 
 def session() -> Session:
     """The choices of the visitor, brought in line with the address."""
-    held: Session = st.session_state.setdefault(KEY, Session())
+    mine = held()
     asked = st.query_params.get("model")
-    if asked and asked != held.address:
+    if asked and asked != mine.address:
         try:
             choose(asked)
         except LacoError as error:
             st.warning(f"The address names a model that cannot be taken: {error}")
-            st.query_params["model"] = held.address
-    elif not asked and held.address != BUNDLED:
-        st.query_params["model"] = held.address
-    return held
+            st.query_params["model"] = mine.address
+    elif not asked and mine.address != BUNDLED:
+        st.query_params["model"] = mine.address
+    return mine
 
 
 def choose(address: str, dtype: str = "auto", trust_remote_code: bool = False) -> Session:
     """Take a model by its address. Raises `ModelError` for an empty one."""
-    held: Session = st.session_state.setdefault(KEY, Session())
-    held.recipe = recipe_at(address.strip(), dtype, trust_remote_code)
-    held.address = address.strip()
-    st.query_params["model"] = held.address
-    return held
+    mine = held()
+    mine.recipe = recipe_at(address.strip(), dtype, trust_remote_code)
+    mine.address = address.strip()
+    st.query_params["model"] = mine.address
+    return mine
 
 
 def recipe_at(address: str, dtype: str = "auto", trust_remote_code: bool = False) -> Recipe:
@@ -94,7 +100,7 @@ def submit(*requests: Request, label: str = "") -> None:
     pending = [status.request for status in jobs.active()]
     for request in requests:
         if request not in pending:
-            session().job = jobs.submit(request, label)
+            held().job = jobs.submit(request, label)
 
 
 def pinned(recipe: Recipe) -> Recipe:
@@ -163,5 +169,5 @@ def finished(runs: Sequence[Run], kind: str) -> list[Run]:
 
 def last_job() -> JobStatus | None:
     """The job that this visitor sent last, if it is still known."""
-    job = session().job
+    job = held().job
     return next((status for status in runner().jobs() if status.id == job), None) if job else None

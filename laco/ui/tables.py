@@ -16,8 +16,8 @@ from laco.store import Run
 from laco.ui.progress import duration
 from laco.wording import Difference
 
-COLOURS = {"better": "#0072B2", "worse": "#c2500a", "same": "#8c8c8c"}
-MARKS = {"better": "▲ better", "worse": "▼ worse", "same": "≈ within the error"}
+COLOURS = {"better": "#2f86c9", "worse": "#d9730d", "same": "#8c8c8c"}  # on light and on dark
+MARKS = {"better": " ▲", "worse": " ▼", "same": " ≈"}
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -114,7 +114,7 @@ def comparison(rows: Sequence[Row], runs: Sequence[Run]) -> Styler:
     style = pd.DataFrame("", index=metrics, columns=list(names.values()))
     for row in rows:
         column = names[row.key]
-        mark = {"better": " ▲", "worse": " ▼", "same": " ≈"}.get(row.verdict, "")
+        mark = MARKS.get(row.verdict, "")
         before = text.loc[row.metric, column]
         cell = format_cell(row) + mark
         text.loc[row.metric, column] = cell if before == "–" else f"{before}; {cell}"

@@ -1,0 +1,47 @@
+"""The frame that every page stands in: the list of pages, and the way back into it.
+
+Streamlit runs a file of `pages/` by itself, without `app.py`, when a fresh server's first visitor
+comes by a page's own address. `begin` notices and starts over inside the frame. Next: `session.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import streamlit as st
+from streamlit.navigation.page import StreamlitPage
+
+from laco.ui.session import held
+
+
+def navigation() -> StreamlitPage:
+    """The page that the address names, with the others beside it."""
+    return st.navigation(
+        [
+            st.Page("pages/home.py", title="Home", icon=":material/home:", default=True),
+            st.Page("pages/model.py", title="Model", icon=":material/search:"),
+            st.Page("pages/similarity.py", title="Similarity", icon=":material/grid_on:"),
+            st.Page("pages/collapse.py", title="Collapse", icon=":material/compress:"),
+            st.Page("pages/compare.py", title="Compare", icon=":material/balance:"),
+            st.Page("pages/jobs.py", title="Jobs", icon=":material/list_alt:"),
+        ]
+    )
+
+
+@contextmanager
+def framed() -> Iterator[None]:
+    """While this lasts, pages stand in the frame."""
+    held().framed = True
+    try:
+        yield
+    finally:
+        held().framed = False
+
+
+def begin(title: str) -> None:
+    """The page's title; starts over in the frame if the page was run without it."""
+    if not held().framed:
+        navigation()  # from now on, addresses lead to app.py
+        st.rerun()
+    st.title(title)
