@@ -32,9 +32,9 @@ PARTS: tuple[str, ...] = ("embedding", "attention", "mlp", "norms", "head", "oth
 
 # `expected` is made of these. Measured on two cores of a cloud machine; good to a factor of two.
 FLOPS_PER_CORE = 25e9
-PROGRAM = 600 << 20  # bytes that Python, torch and transformers take by themselves
+PROGRAM = 450 << 20  # bytes that Python, torch and transformers take by themselves
 SIMILARITY_TOKENS = 16 * 256  # what `Similarity` shows the model by default
-WINDOW_TOKENS = 2048  # for the room that one pass takes
+WINDOW_TOKENS = 1024  # in a batch, for the room that one pass takes
 
 _INDEX = re.compile(r"(?:^|\.)(\d+)\.")
 _BUFFER = re.compile(r"(attn|attention)\.(masked_)?bias$")
@@ -62,8 +62,8 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
 
     `parameters` counts a tied head once. `bytes` are the weights in the number format `dtype`,
     `file_bytes` as they lie on disk. `layer_parameters` has one number a layer, first to last.
-    `expected` holds estimates: memory is the weights, the program and eight float32 copies of one
-    window's widest states; seconds are two operations a parameter and token on all CPU cores.
+    `expected` holds estimates: memory is the weights, the program and four float32 copies of one
+    batch's widest states; seconds are two operations a parameter and token on all CPU cores.
     Raises `ModelError` for what is missing or broken.
     """
     ref = reference.pin(ref, cache)
@@ -74,7 +74,7 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
         raise ModelError(f"The config of {ref.path} does not say how many layers it has.")
     tensors = _sort(headers, layers, text)
     parameters, width = sum(tensors.parts.values()), BYTES[ref.dtype]
-    heads = _first(text, "num_attention_heads", "n_head") or 1
+    heads = _first(text, "num_attention_heads", "n_head", "num_heads") or 1
     hidden = _first(text, "hidden_size", "n_embd") or 0
     intermediate = _first(text, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
     intermediate = intermediate or 4 * hidden
@@ -102,7 +102,7 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
     widest = max(intermediate, hidden, vocabulary // 8)  # logits are made in chunks
     work = 2 * sum(tensors.layers) * SIMILARITY_TOKENS
     card["expected"] = {
-        "memory_bytes": card["bytes"] + PROGRAM + 8 * 4 * WINDOW_TOKENS * widest,
+        "memory_bytes": card["bytes"] + PROGRAM + 4 * 4 * WINDOW_TOKENS * widest,
         "seconds_similarity": round(work / (FLOPS_PER_CORE * (os.cpu_count() or 1)), 1),
     }
     return card
@@ -220,10 +220,10 @@ def _part(name: str) -> str:
 
 
 def _is_buffer(name: str, tensor: Header) -> bool:
-    """Old checkpoints store causal masks and rotary frequencies, which are no parameters."""
+    """Causal masks, rotary frequencies and routers' running corrections are no parameters."""
     if _BUFFER.search(name) and len(tensor.shape) in (0, 4):
         return True
-    return name.endswith("inv_freq") or name.startswith("rope_freqs")
+    return name.endswith(("inv_freq", "e_score_correction_bias")) or name.startswith("rope_freqs")
 
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:

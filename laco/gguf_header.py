@@ -70,7 +70,7 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, Header]]:
         raise ModelError(
             f"{file} is not a whole GGUF file of version 2 or 3; fetch it again."
         ) from None
-    config = {"model_type": FAMILIES.get(family, family)}
+    config: dict[str, Any] = {"model_type": FAMILIES.get(family, family)}
     for key, name in FIELDS.items():
         value = fields.get(f"{family}.{key}")
         if value is not None:

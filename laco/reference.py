@@ -118,6 +118,11 @@ def bundle_version() -> str:
         ) from None
 
 
+def is_bundle_installed() -> bool:
+    """Whether the bundled model can be loaded here."""
+    return importlib.util.find_spec(BUNDLE_FILE.parts[0]) is not None
+
+
 def bundle_gguf(version: str) -> Path:
     """The bundled model's file in this version. The package around it is never imported."""
     if bundle_version() != version:
