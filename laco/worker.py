@@ -90,7 +90,7 @@ class Reporter:
         self._log = log
         self._fraction = 0.0
         self._started = time.time()
-        self._logged = 0.0
+        self._logged = (0.0, "")  # when, and the message
         self._identity = own_identity()
         self._news = threading.Event()
         self._over = threading.Event()
@@ -124,8 +124,9 @@ class Reporter:
                 self._write("running", None)
             except LacoError as error:  # a full disk ends the work where it saves, not here
                 self._say(str(error))
-            if time.time() - self._logged >= _LOG_SECONDS:
-                self._logged = time.time()
+            when, message = self._logged
+            if time.time() - when >= _LOG_SECONDS and message != self.message:
+                self._logged = (time.time(), self.message)
                 self._say(f"{self._fraction:4.0%} {self.message}")
             self._over.wait(_REPORT_SECONDS)
 

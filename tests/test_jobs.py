@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 
-import fake_engine
 import pytest
 
 from laco import Metric, ModelRef, Perplexity, Recipe, Request
@@ -16,6 +15,7 @@ from laco.jobs import InlineRunner, JobStatus, LocalRunner
 from laco.queue import Queue
 from laco.store import RunStore
 from laco.worker import Reporter
+from tests import fake_engine
 
 
 def request_for(path: str) -> Request:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_jobs import ended, request_for, wait_for
 
 from laco import schedule
 from laco.errors import LacoError, StoreError
@@ -19,6 +18,7 @@ from laco.jobs import LocalRunner, module_environment, python_module, start_sche
 from laco.queue import Queue, is_alive
 from laco.schedule import Scheduler, slots_here
 from laco.store import RunStore
+from tests.test_jobs import ended, request_for, wait_for
 
 
 @pytest.fixture(autouse=True)
