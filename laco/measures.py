@@ -38,7 +38,7 @@ class Sums:
             for index, values in enumerate(between(gram).values()):
                 total[index] += torch.tensordot(nonzero, values, dims=1)
             usable += nonzero.sum()
-        self.totals[shard] += total.to("cpu", torch.float64)
+        self.totals[shard] += total.cpu().double()
         self.counts[shard] += float(usable)
         return len(states) - int(usable)
 
@@ -118,7 +118,7 @@ def weight_gram(weights: list[Tensor]) -> Tensor:
                 for weight in weights
             ]
         )
-        total += (rows @ rows.T).to("cpu", torch.float64)
+        total += (rows @ rows.T).cpu().double()
     return total
 
 

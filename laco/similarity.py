@@ -235,7 +235,7 @@ def _document(sums: Sums, sample: list[Tensor], spec: Similarity, left_out: int)
         warnings.append("With one shard nothing is known about the spread.")
     if left_out:
         warnings.append(f"{left_out} tokens with a state of norm zero were left out.")
-    means = dict(zip(PAIRWISE, sums.mean(), strict=True))
+    means: dict[str, Tensor] = dict(zip(PAIRWISE, sums.mean(), strict=True))
     each = {
         name: [sums.mean(shard)[index] for shard in shards] for index, name in enumerate(PAIRWISE)
     }

@@ -6,7 +6,6 @@ import weakref
 from dataclasses import replace
 
 import pytest
-import tiny
 import torch
 
 from laco.context import Context
@@ -16,6 +15,7 @@ from laco.evaluations import Similarity
 from laco.layers import LayerStack, linears, weight_of
 from laco.measures import Sums, linear_cka, rank_uncertain
 from laco.similarity import layer_similarity, parameter_similarity
+from tests import tiny
 
 FAMILIES = ["llama", "gemma3_text", "gpt2", "gpt_neox", "opt"]
 MEASURES = ["cosine", "angular", "relative_l2"]

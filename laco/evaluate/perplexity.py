@@ -1,0 +1,88 @@
+"""Token perplexity over a running text.
+
+Knows neither where the text comes from (`corpora.py`) nor how windows are cut (`text.py`).
+Next: `divergence.py`, which reads the same windows through two models.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from laco.errors import NumericalError
+from laco.evaluate.text import Text, batches, cut, final_states, not_finite, predictions, ratio
+from laco.evaluations import Metric
+
+if TYPE_CHECKING:
+    from laco.context import Context
+    from laco.evaluations import Perplexity
+    from laco.models import LoadedModel
+
+MOST = 700.0  # nats; the exponential of 710 overflows
+
+
+def perplexity(lm: LoadedModel, spec: Perplexity, context: Context) -> Metric:
+    """The perplexity: exp of the mean negative log likelihood (nats) of the tokens that count.
+
+    Equal to `exp(model(ids, labels=ids).loss)` of a window. Logits exist for a chunk of tokens at
+    a time, whatever the vocabulary and the window. On a CPU 512 tokens go through the layers
+    together, because that is fastest there (their activations stay in the cache). Cross entropy
+    is taken in float32 and summed in float64. `stderr` is over windows: the ratio estimate's, and
+    from the mean to its exponential by the delta method; None for a single window.
+
+    Raises `NumericalError` naming the window and the layer when a number is not finite, and what
+    `text.cut` raises.
+    """
+    text = cut(lm, spec.source, spec.window, spec.windows, spec.stride, spec.bos)
+    losses = window_losses(lm, text, context)  # [windows]
+    mean, error = ratio(losses, text.scored)
+    if mean > MOST:
+        raise NumericalError(
+            f"The mean negative log likelihood over {spec.source} is {mean:.0f} nats, whose "
+            "exponential no number holds; the model is broken."
+        )
+    value = math.exp(mean)
+    return Metric(
+        name=f"perplexity[{spec.source}]",
+        value=value,
+        unit="",
+        better="lower",
+        stderr=None if error is None else value * error,
+        details={
+            "source": spec.source,
+            "digest": text.digest,
+            "window": spec.window,
+            "stride": text.stride,
+            "windows": len(text.tokens),
+            "bos": text.bos,
+            "tokens_scored": sum(text.scored),
+            "nll": mean,
+            "per": "token",
+        },
+    )
+
+
+@torch.no_grad()
+def window_losses(lm: LoadedModel, text: Text, context: Context) -> Tensor:
+    """Summed negative log likelihood of each window's tokens that count: [windows] float64."""
+    total = torch.zeros(len(text.tokens), dtype=torch.float64)
+    vocabulary = lm.layers.config.vocab_size
+    for batch in batches(lm, text):
+        final = final_states(lm.layers, text.tokens[batch.start : batch.stop])
+        for row, window in enumerate(batch):
+            start = text.scored_from[window]
+            labels = text.tokens[window, start:].to(final.device)  # [scored]
+            states = final[row, start - 1 : -1]  # each predicts the token after it
+            parts = [
+                cross_entropy(scores, labels[which], reduction="sum")
+                for which, scores in predictions(lm.layers, states, vocabulary)
+            ]
+            total[window] = torch.stack(parts).cpu().double().sum()
+            if not bool(total[window].isfinite()):
+                raise not_finite(lm.layers, text.tokens[window : window + 1], f"window {window}")
+        context.step(batch.stop / len(text.tokens), f"Window {batch.stop} of {len(text.tokens)}")
+    return total
