@@ -81,7 +81,7 @@ def format_value(value: float, unit: str = "") -> str:
     """A number as a person reads it: four digits, thousands as k, M, G; bytes as MB."""
     if not math.isfinite(value):
         return str(value)
-    if unit == "bytes":
+    if unit in ("bytes", "B"):
         return f"{value / 1e6:,.1f} MB" if abs(value) < 1e9 else f"{value / 1e9:,.2f} GB"
     if unit == "share":
         return f"{100 * value:.1f} %"

@@ -43,9 +43,9 @@ def read_model(
                 "that a recipe starts from."
             )
         return found
-    path, _, revision = text.partition("@") if "@" in text else (text, "", "")
+    path, _, revision = text.partition("@")
     if Path(text).expanduser().exists():
-        path, revision = str(Path(text).expanduser().resolve()), ""
+        path, revision = whole_path(text), ""
     fields: dict[str, Any] = {"path": path, "trust_remote_code": trust_remote_code}
     if revision:
         fields["revision"] = revision
@@ -85,8 +85,14 @@ def read_evaluation(text: str, limit: int | None = None) -> Evaluation:
         raise RecipeError(f"The evaluation {name} cannot be read: {complaints(error)}.") from None
 
 
+def whole_path(text: str) -> str:
+    """A file's or folder's whole path, since a job may run in another folder; else the text."""
+    path = Path(text).expanduser()
+    return str(path.resolve()) if path.exists() else text
+
+
 def read_source(text: str) -> str:
-    """A text source; a `file:` with its whole path, since a job may run in another folder."""
+    """A text source; a `file:` with its whole path."""
     if not text.startswith("file:"):
         return text
     path, at, part = text.removeprefix("file:").rpartition("@")
@@ -115,7 +121,9 @@ def read_recipe(
     if model is not None:
         before = [step.model_dump(mode="json") for step in model.steps]
         document["steps"] = [*before, *document.get("steps", [])]
-    recipe = parse_recipe(_with_whole_paths(document))
+    recipe = parse_recipe(_with_whole_sources(document))
+    where = whole_path(recipe.model.path)
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": where})})
     if recipe.model.path.startswith(KEY):
         earlier = store.artifact(find_key(recipe.model.path, store)).recipe
         return earlier.then(*recipe.steps)
@@ -140,16 +148,16 @@ def override(document: Any, change: str) -> Any:
     return changed
 
 
-def _with_whole_paths(value: Any) -> Any:
+def _with_whole_sources(value: Any) -> Any:
     """The document with every `source` as `read_source` gives it."""
     if isinstance(value, list):
-        return [_with_whole_paths(item) for item in value]
+        return [_with_whole_sources(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
         name: read_source(item)
         if name == "source" and isinstance(item, str)
-        else _with_whole_paths(item)
+        else _with_whole_sources(item)
         for name, item in value.items()
     }
 

@@ -77,7 +77,7 @@ def in_words(found: Document) -> str:
         for layer, (value, error) in enumerate(zip(found["influence"], spread, strict=True))
     ]
     least = sorted(range(len(lines)), key=lambda layer: found["influence"][layer])[:3]
-    text = columns(lines, ("layer", "influence (1 − cosine of what goes in and out)"))
+    text = columns(lines, ("layer", "influence: 1 − cosine of what goes in and out", ""))
     warnings = "".join(f"\n{warning}" for warning in found.get("warnings", ()))
     least_words = ", ".join(map(str, least))
     return f"{text}\nLeast influence: layers {least_words}; {found['tokens']:,} tokens.{warnings}"
