@@ -10,8 +10,6 @@ from laco.ui import progress
 from laco.ui.frame import framed, navigation
 from laco.ui.session import session, store
 
-st.set_page_config(page_title="laco", page_icon="🥞", layout="wide")
-
 page = navigation()
 chosen = session()
 with framed():

@@ -52,15 +52,16 @@ def show(card: Mapping[str, Any]) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown("**Shape**")
-        st.dataframe(shape_table(card), hide_index=True, width="stretch")
+        st.table(shape_table(card), hide_index=True)
         st.markdown("**Parameters by part**")
-        st.dataframe(parts_table(card), hide_index=True, width="stretch")
+        st.table(parts_table(card), hide_index=True)
     with right:
         st.markdown("**What laco can do with it**")
         for name, found in card["capabilities"].items():
-            icon = ":material/check_circle:" if found["ok"] else ":material/block:"
-            st.markdown(f"{icon} **{name.capitalize()}** {'' if found['ok'] else 'no'}")
-            st.caption(found["reason"])
+            icon, verdict = (
+                (":material/check_circle:", "") if found["ok"] else (":material/block:", "no ")
+            )
+            st.markdown(f"{icon} {verdict}**{name}**: {found['reason']}")
         st.markdown("**Expected here**")
         st.caption(
             f"{amount(expected['memory_bytes'], 'bytes')} of memory while it is loaded, about "
@@ -95,7 +96,7 @@ def parts_table(card: Mapping[str, Any]) -> pd.DataFrame:
 def show_consequences(card: Mapping[str, Any], removed: Sequence[int]) -> None:
     """What is left without these layers, beside what there is. Raises `LacoError`."""
     changes = consequences_table(card, removed)
-    st.dataframe(changes, hide_index=True, width="stretch")
+    st.table(changes, hide_index=True)
     st.caption(
         "Speed of decoding at batch 1, from the bytes read for each token; measure it on your "
         "own hardware."

@@ -16,7 +16,11 @@ from laco.ui.session import held
 
 
 def navigation() -> StreamlitPage:
-    """The page that the address names, with the others beside it."""
+    """The page that the address names, with the others beside it.
+
+    The tab's icon is set before the pages' own icons could be: those would be fetched from outside.
+    """
+    st.set_page_config(page_title="laco", page_icon="🥞", layout="wide")
     return st.navigation(
         [
             st.Page("pages/home.py", title="Home", icon=":material/home:", default=True),
