@@ -1,4 +1,4 @@
-"""`python -m laco`, the same as `laco`. Next: `cli.py`."""
+"""`python -m laco`, the same as `laco`. Next: `cli/__init__.py`."""
 
 from laco.cli import main
 

@@ -1,7 +1,7 @@
 """What people type, as specs: a model, an evaluation, a recipe with changed fields.
 
 The command line's words end here; everything behind it sees specs. It loads no model and knows
-no method. Next: `cli.py`, which uses it, and `recipe.py`, which says what is allowed.
+no method. Next: `cli/__init__.py`, which uses it, and `recipe.py`, which says what is allowed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How commands speak: answers on standard output, progress and errors on standard error.
 
 It knows nothing of models or runs, and imports nothing heavy, so that `--help` is quick.
-Next: `cli.py`.
+Next: `cli/__init__.py`.
 """
 
 from __future__ import annotations
