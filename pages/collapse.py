@@ -105,5 +105,6 @@ with finished_plans:
     if not runs:
         st.info("No search has been run yet. Start one under By search; its plan appears here.")
     else:
-        key = st.selectbox("Result", list(runs), format_func=tables.heads(list(runs.values())).get)
+        names = tables.heads(list(runs.values()))
+        key = st.selectbox("Result", list(runs), format_func=names.__getitem__)
         plans.show_plan(runs[key])

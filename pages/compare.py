@@ -63,9 +63,9 @@ else:
 st.subheader("What differs", anchor=False)
 left, right = st.columns(2)
 others = [key for key in keys if key != base] or keys
-one = left.selectbox("This run", others, format_func=names.get)
+one = left.selectbox("This run", others, format_func=names.__getitem__)
 other = right.selectbox(
-    "against", [base, *(key for key in keys if key != base)], format_func=names.get
+    "against", [base, *(key for key in keys if key != base)], format_func=names.__getitem__
 )
 if st.toggle("Differences only", value=True, key="diff", bind="query-params"):
     found = report.diff(runs[other].recipe, runs[one].recipe)

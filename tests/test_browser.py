@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlparse
 from urllib.request import urlopen
 
@@ -22,6 +23,9 @@ import psutil
 import pytest
 
 from tests.pages import prepared
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -97,7 +101,7 @@ def _wait_until_up(url: str, seconds: float = 60) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
+def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as tool:
         started = tool.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield started
@@ -105,7 +109,7 @@ def browser() -> Iterator[playwright.Browser]:
 
 
 @pytest.fixture
-def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
+def page(browser: Browser) -> Iterator[Page]:
     """A fresh visitor; fails at the end if anything but this machine was asked for something."""
     context = browser.new_context(viewport={"width": 1400, "height": 1300})
     opened = context.new_page()
@@ -118,12 +122,12 @@ def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
     assert web == {"127.0.0.1"}
 
 
-def visit(page: playwright.Page, server: Server, path: str, query: str = "") -> None:
+def visit(page: Page, server: Server, path: str, query: str = "") -> None:
     page.goto(f"{server.url}/{path}?model={quote(str(server.model))}{query}")
     page.locator("h1").wait_for()
 
 
-def cell(page: playwright.Page, depth_x: float, depth_y: float) -> tuple[float, float]:
+def cell(page: Page, depth_x: float, depth_y: float) -> tuple[float, float]:
     """Where a cell of the map is on the screen."""
     layer = page.locator('.js-plotly-plot .nsewdrag[data-subplot="xy"]').first
     layer.wait_for()
@@ -135,7 +139,7 @@ def cell(page: playwright.Page, depth_x: float, depth_y: float) -> tuple[float, 
     )
 
 
-def settled(page: playwright.Page, text: str) -> None:
+def settled(page: Page, text: str) -> None:
     """Wait until the page says this."""
     playwright.expect(page.get_by_text(text, exact=False).first).to_be_visible(timeout=PATIENCE)
 

@@ -140,7 +140,7 @@ def range_slider(label: str, layers: int, key: str, suggestion: Span) -> Span:
     held = st.session_state.get(key)
     if held is not None:
         st.session_state[key] = clamped(held, layers)  # another model may have fewer layers
-    start = {} if held is not None else {"value": clamped(suggestion, layers)}
+    start: dict[str, Any] = {} if held is not None else {"value": clamped(suggestion, layers)}
     return st.slider(
         label,
         0,

@@ -86,7 +86,10 @@ def depth_map(
             "dtick": 5 if depths > 12 else 1,
         },
     )
-    figure.data[0].colorbar.update(len=1 - BARS_HEIGHT / total, y=1, yanchor="top")
+    figure.update_traces(
+        colorbar={"len": 1 - BARS_HEIGHT / total, "y": 1, "yanchor": "top"},
+        selector={"type": "heatmap"},
+    )
     return figure
 
 
@@ -135,7 +138,8 @@ def what_if_map(
         )
     )
     if measure == "kl":
-        figure.data[0].colorbar.update(tickprefix="10<sup>", ticksuffix="</sup>", dtick=1)
+        ticks = {"tickprefix": "10<sup>", "ticksuffix": "</sup>", "dtick": 1}
+        figure.update_traces(colorbar=ticks, selector={"type": "heatmap"})
     columns, rows = np.meshgrid(starts, lengths)
     there = ~np.isnan(grid)
     figure.add_trace(_targets(columns[there], rows[there], grid[there]))
