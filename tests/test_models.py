@@ -224,7 +224,9 @@ def test_tied_head_is_not_missing(tmp_path):
     folder = tiny.save(tiny.ARCHITECTURES["gpt2"](), tmp_path / "gpt2")
     assert "lm_head.weight" not in load_file(folder / "model.safetensors")
     lm = load(folder, tmp_path)
-    assert lm.model.lm_head.weight is lm.model.transformer.wte.weight
+    assert lm.model.get_parameter("lm_head.weight") is lm.model.get_parameter(
+        "transformer.wte.weight"
+    )
 
 
 # --- what cannot be loaded ------------------------------------------------------------------------
