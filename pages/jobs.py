@@ -35,9 +35,15 @@ def draw() -> None:
         key="jobs",
         on_select=lambda: take_row(ids),
         selection_mode="single-row",
-        column_config={"progress": st.column_config.ProgressColumn(format="percent")},
+        column_config={
+            "job": st.column_config.TextColumn(width="medium"),
+            "progress": st.column_config.ProgressColumn(format="percent", width="small"),
+        },
     )
-    chosen = st.selectbox("Job", ids, key="job", bind="query-params")
+    at_work = [place for place, job in enumerate(ids) if statuses[job].state == "running"]
+    chosen = st.selectbox(
+        "Job", ids, index=at_work[0] if at_work else 0, key="job", bind="query-params"
+    )
     status = statuses[chosen]
     st.subheader(status.label or status.id, anchor=False)
     progress.bars([status])

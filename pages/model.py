@@ -3,7 +3,7 @@
 import streamlit as st
 
 from laco.errors import LacoError
-from laco.ui import cards
+from laco.ui import cards, tables
 from laco.ui.frame import begin
 from laco.ui.session import BUNDLED, card_of, choose, session, store
 
@@ -32,7 +32,7 @@ with st.form("model"):
     elif source == "Folder or GGUF file":
         address = st.text_input("Path on this machine", placeholder="/models/my-model")
     else:
-        labels = {run.key: f"{run.label} · {run.key[:11]}" for run in runs}
+        labels = tables.heads(runs)
         address = st.selectbox("Result", list(labels), format_func=lambda key: labels[key]) or ""
         if not runs:
             st.info("No results yet: collapse a model first, then take it further from here.")

@@ -19,6 +19,7 @@ from laco.evaluations import Analysis, Evaluation, Footprint, Perplexity, Reques
 from laco.jobs import JobStatus, LocalRunner
 from laco.recipe import ModelRef, Recipe
 from laco.reference import BUNDLED
+from laco.report import describe
 from laco.store import Run, RunStore
 
 MEASURED: tuple[Evaluation, ...] = (Perplexity(), Footprint())  # of every run that a page starts
@@ -100,7 +101,7 @@ def submit(*requests: Request, label: str = "") -> None:
     pending = [status.request for status in jobs.active()]
     for request in requests:
         if request not in pending:
-            held().job = jobs.submit(request, label)
+            held().job = jobs.submit(request, label or describe(request.recipe))
 
 
 def pinned(recipe: Recipe) -> Recipe:

@@ -11,7 +11,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from laco.jobs import JobStatus
-from laco.report import Row, format_cell, format_value
+from laco.report import Row, describe, format_cell, format_value
 from laco.store import Run
 from laco.ui.progress import duration
 from laco.wording import Difference
@@ -25,7 +25,7 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "run": run.label,
+                "run": describe(run.recipe),
                 "made": when(run.created),
                 "perplexity": _value(run, "perplexity"),
                 "layers": _value(run, "layers"),
@@ -49,8 +49,8 @@ def jobs_table(statuses: Sequence[JobStatus]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "job": status.label or status.id,
                 "state": status.state,
+                "job": status.label or status.id,
                 "progress": status.fraction or 0.0,
                 "time left": duration(status.seconds_left) if status.seconds_left else "–",
                 "message": (status.error or status.message or "").partition("\n")[0],
@@ -125,10 +125,10 @@ def comparison(rows: Sequence[Row], runs: Sequence[Run]) -> Styler:
 
 def heads(runs: Sequence[Run]) -> dict[str, str]:
     """A name by key for each run; equal labels are told apart by the key's beginning."""
-    labels = [run.label for run in runs]
+    labels = [describe(run.recipe) for run in runs]
     return {
-        run.key: run.label if labels.count(run.label) == 1 else f"{run.label} · {run.key[3:9]}"
-        for run in runs
+        run.key: label if labels.count(label) == 1 else f"{label} · {run.key[3:9]}"
+        for run, label in zip(runs, labels, strict=True)
     }
 
 

@@ -252,8 +252,8 @@ def test_comparison_shows_signed_deltas_and_badges_unlike_settings(open_page, ke
     name = "perplexity[bundled:wikipedia@heldout]"
     by_run = dict(zip(table.columns, table.loc[name], strict=True))
     assert by_run["my-model"] == "19.5"
-    assert by_run["my-model, collapse to 27 layers (best_first, drop)"] == "27.5 (+41.0 %) ▼"
-    assert "†" in by_run["my-model, drop 2 layers"]
+    assert by_run["my-model, collapse best-first (KL, drop) to 27 layers"] == "27.5 (+41.0 %) ▼"
+    assert "†" in by_run["my-model, drop 2 layers (3, 4)"]
     assert "▲" in table.loc["parameters"].iloc[-1]
     assert any("windows 16, baseline 32" in element.value for element in at.markdown)
 
