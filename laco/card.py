@@ -223,7 +223,9 @@ def _is_buffer(name: str, tensor: Header) -> bool:
     """Causal masks, rotary frequencies and routers' running corrections are no parameters."""
     if _BUFFER.search(name) and len(tensor.shape) in (0, 4):
         return True
-    return name.endswith(("inv_freq", "e_score_correction_bias")) or name.startswith("rope_freqs")
+    return name.endswith(("inv_freq", ".gate.e_score_correction_bias")) or name.startswith(
+        "rope_freqs"
+    )
 
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:

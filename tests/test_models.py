@@ -1,7 +1,6 @@
 """Loading and saving: back comes the model that went in, or a sentence that says why not."""
 
 import json
-import multiprocessing
 import shutil
 import time
 from pathlib import Path
@@ -448,23 +447,21 @@ def test_conversion_that_fails_while_saving_leaves_nothing_behind(tmp_path, monk
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-def convert(file, target, barrier):
-    barrier.wait()
-    models._convert(file, target)
-
-
-def test_two_processes_may_convert_the_same_file_at_once(tmp_path):
+def test_of_two_conversions_at_once_the_first_wins_and_the_second_takes_it(tmp_path, monkeypatch):
     model = tiny.ARCHITECTURES["llama"]()
     file = write_gguf(model, tmp_path / "tiny.gguf")
     target = tmp_path / "models" / "tiny"
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(2)
-    both = [context.Process(target=convert, args=(file, target, barrier)) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join()
-    assert [process.exitcode for process in both] == [0, 0]
+    forget = models._forget_quantisation
+
+    def overtake(half_done):  # the other one begins and ends while this one is at work
+        monkeypatch.setattr(models, "_forget_quantisation", forget)
+        models._convert(file, target)
+        (target / "first").touch()
+        forget(half_done)
+
+    monkeypatch.setattr(models, "_forget_quantisation", overtake)
+    models._convert(file, target)
+    assert (target / "first").exists()
     assert list(target.parent.iterdir()) == [target]
     torch.testing.assert_close(logits(load(target, tmp_path).model), logits(model))
 
