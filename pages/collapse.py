@@ -26,7 +26,7 @@ except LacoError as error:
     st.stop()
 layers = card["layers"]
 st.caption(f"`{chosen.address}`, {layers} layers, counted from 0.")
-progress.running()
+progress.last_sent()
 by_hand, by_search, what_if, finished_plans = st.tabs(
     ["By hand", "By search", "What-if map", "Plans"], key="tab", bind="query-params"
 )

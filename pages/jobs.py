@@ -36,7 +36,7 @@ def draw() -> None:
         on_select=lambda: take_row(ids),
         selection_mode="single-row",
         column_config={
-            "job": st.column_config.TextColumn(width="medium"),
+            "job": st.column_config.TextColumn(width="large"),
             "progress": st.column_config.ProgressColumn(format="percent", width="small"),
         },
     )

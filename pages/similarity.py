@@ -31,7 +31,7 @@ with states:
     if spec and missing and st.button("Compute the map", type="primary"):
         submit(Request(recipe=chosen.recipe, analyses=(spec,)), label="Similarity map")
         st.rerun()
-    progress.running()
+    progress.last_sent()
     if found is None:
         st.info("There is no map of this model yet. Compute it: one pass through the layers.")
     else:

@@ -17,6 +17,7 @@ from laco.recipe import Span
 from laco.ui.charts import BLUE, GREY, ORANGE
 
 MAP_WIDTH, MAP_HEIGHT, BARS_HEIGHT = 620, 560, 150
+LEAST_INFLUENCE = 1e-4  # where the bars of layers that change nothing end
 CONFIG = {
     "displaylogo": False,
     "modeBarButtonsToRemove": ["zoomIn2d", "zoomOut2d", "autoScale2d", "lasso2d"],
@@ -76,9 +77,10 @@ def depth_map(
         yaxis={"domain": [BARS_HEIGHT / total + 0.04, 1]},
         yaxis2={
             "domain": [0, BARS_HEIGHT / total],
-            "title": "influence",
+            "title": "influence (log)",
             "fixedrange": True,
-            "rangemode": "tozero",
+            "type": "log",  # the first layer's is often fifty times that of those in the middle
+            "dtick": 1,
         },
         xaxis={
             "anchor": "y2",
@@ -217,8 +219,8 @@ def _influence_bars(document: Mapping[str, Any]) -> go.Bar:
     uncertain = document.get("rank_uncertain") or [False] * document["layers"]
     return go.Bar(
         x=[layer + 0.5 for layer in range(document["layers"])],
-        y=document["influence"],
-        customdata=list(range(document["layers"])),
+        y=[max(value, LEAST_INFLUENCE) for value in document["influence"]],
+        customdata=list(enumerate(document["influence"])),
         error_y={
             "type": "data",
             "array": document["influence_spread"],
@@ -230,7 +232,7 @@ def _influence_bars(document: Mapping[str, Any]) -> go.Bar:
             "pattern": {"shape": ["/" if doubt else "" for doubt in uncertain], "size": 5},
         },
         yaxis="y2",
-        hovertemplate="layer %{customdata}: influence %{y:.4f}<extra></extra>",
+        hovertemplate="layer %{customdata[0]}: influence %{customdata[1]:.4f}<extra></extra>",
     )
 
 

@@ -37,8 +37,19 @@ def bars(statuses: Sequence[JobStatus]) -> None:
 
 
 def running() -> None:
-    """The bars of every active job; what went wrong with the last one sent, in a sentence."""
+    """The bars of every active job."""
     live(lambda: bars(runner().active()))
+
+
+def last_sent() -> None:
+    """The bar of the job that this visitor sent last, or what went wrong with it."""
+
+    def draw() -> None:
+        status = last_job()
+        if status is not None and status.state in ACTIVE:
+            bars([status])
+
+    live(draw)
     status = last_job()
     if status is not None and status.state == "failed":
         show_failure(status)

@@ -41,8 +41,9 @@ def map_summary(document: Mapping[str, Any], measure: str) -> str:
     least = [int(layer) for layer in np.argsort(influence, kind="stable")[:5]]
     start, stop = most_alike(document, measure)
     doubtful = [layer for layer, doubt in enumerate(document["rank_uncertain"]) if doubt]
+    named = listed(doubtful) if len(doubtful) <= 8 else f"{len(doubtful)} layers"
     doubt = (
-        f" For {listed(doubtful)} the rank lies within the spread over shards (hatched): "
+        f" For {named} the rank lies within the spread over shards (hatched): "
         "more text may change it."
         if doubtful
         else ""

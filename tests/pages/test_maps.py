@@ -44,6 +44,14 @@ def test_uncertain_ranks_are_hatched(document):
     assert hatched == [4, 5, 6, 7, 8]
 
 
+def test_layer_without_influence_keeps_a_bar_on_the_log_axis(document):
+    figure = maps.depth_map({**document, "influence": [0.0, *document["influence"][1:]]}, "cosine")
+    bars = traces(figure)[1]
+    assert figure.layout.yaxis2.type == "log"
+    assert bars.y[0] > 0
+    assert list(bars.customdata[0]) == [0, 0.0], "what is shown on hovering stays exact"
+
+
 def test_drag_and_click_are_not_on_together(document):
     dragging = maps.depth_map(document, "cosine", cells=False)
     clicking = maps.depth_map(document, "cosine", cells=True)
@@ -115,6 +123,11 @@ def test_summary_names_the_least_influential_layers_and_the_doubt(document):
     text = words.map_summary(document, "cosine")
     assert ", ".join(map(str, least)) in text
     assert "layers 4, 5, 6, 7, 8 the rank lies within the spread" in text
+
+
+def test_summary_counts_the_doubtful_layers_when_they_are_many(document):
+    text = words.map_summary({**document, "rank_uncertain": [True] * 30}, "cosine")
+    assert "For 30 layers the rank lies within the spread" in text
 
 
 def test_most_alike_reads_a_distance_the_other_way_round(document):

@@ -141,6 +141,16 @@ def test_similarity_asks_for_the_map_it_lacks(open_page, waiting, model):
     )
 
 
+def test_map_on_its_way_shows_a_bar_and_a_failure_its_sentence(open_page, waiting, model):
+    at = click(open_page("similarity", model=str(model)), "Compute the map")
+    bar, text = at.main.get("progress")[0], "Similarity map · queued"
+    assert bar.proto.text == text
+    with session.store().index.transaction() as index:
+        index.execute("UPDATE jobs SET state = 'failed', error = 'The text is too short.'")
+    at.run()
+    assert at.error[0].value == "Similarity map failed: The text is too short."
+
+
 def test_same_request_is_not_sent_twice(open_page, waiting, model):
     for _ in range(2):
         click(open_page("similarity", model=str(model)), "Compute the map")
