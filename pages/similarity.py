@@ -48,7 +48,7 @@ with states:
             bind="query-params",
         )
         st.caption(maps.MEASURES[measure].note + ". " + words.tokens(document))
-        picture, choice = st.columns([3, 2], gap="large")
+        picture, choice = st.columns([5, 3], gap="medium")
         layers = document["layers"]
 
         def take() -> None:

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from laco.recipe import Span
 from laco.ui.charts import BLUE, GREY, ORANGE
 
-MAP_WIDTH, MAP_HEIGHT, BARS_HEIGHT = 620, 560, 150
+MAP_WIDTH, MAP_HEIGHT, BARS_HEIGHT = 600, 450, 130
 LEAST_INFLUENCE = 1e-4  # where the bars of layers that change nothing end
 CONFIG = {
     "displaylogo": False,
