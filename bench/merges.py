@@ -74,6 +74,8 @@ class Experiment:
     def plan(self, order: Any, merge: Any, layer_counts: tuple[int, ...]) -> None:
         """Search for every number of layers, unless that was done before."""
         names = {n: f"{order} {merge} {n}" for n in layer_counts}
+        if order in ("influence", "angular") and merge != "drop":  # they look at no merge
+            self.plans |= {names[n]: self.plans[f"{order} drop {n}"] for n in layer_counts}
         missing = [n for n in layer_counts if names[n] not in self.plans]
         # One best-first search passes through all numbers of layers on its way to the least.
         searches = [min(missing)] if missing and order == "best_first" else missing
@@ -86,7 +88,6 @@ class Experiment:
                 self.plans[names[n]] = {
                     "spans": found.spans[: len(lm.layers) - n] if n > layers else found.spans,
                     "threshold": found.threshold,
-                    "seconds_search": round(found.seconds_search, 1),
                 }
             print(f"{order} {merge} {layers}: searched {found.seconds_search:.1f} s", flush=True)
             self.save()

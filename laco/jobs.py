@@ -30,7 +30,7 @@ from laco.evaluations import Request
 from laco.queue import ENDED, Queue
 from laco.recipe import complaints
 from laco.store import RunStore
-from laco.store import label as label_of
+from laco.wording import describe
 from laco.worker import carry_out
 
 State = Literal["queued", "starting", "running", "done", "failed", "cancelled"]
@@ -92,7 +92,7 @@ class LocalRunner:
 
     def submit(self, request: Request, label: str = "") -> str:
         """Queue a request; the job's id. Returns at once."""
-        job = self.queue.add(_checked(request), label or label_of(request.recipe))
+        job = self.queue.add(_checked(request), label or describe(request.recipe))
         self._start()
         return job
 

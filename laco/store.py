@@ -38,8 +38,8 @@ from laco.disk import (
 from laco.errors import RecipeError, StoreError
 from laco.evaluations import Analysis, Evaluation, Metric
 from laco.index import Index
-from laco.labels import label as label
 from laco.recipe import Recipe, chained_key, parse_recipe
+from laco.wording import describe
 
 _KEY = re.compile(r"k1-[0-9a-f]+")
 _ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
@@ -259,7 +259,7 @@ class RunStore:
                     path=path if recipe.steps and path.is_dir() else None,
                     created=row["created"],
                     metrics=tuple(metrics_by_key.get(key, ())),
-                    label=label(recipe),
+                    label=describe(recipe),
                 )
             )
         return runs

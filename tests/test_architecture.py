@@ -16,7 +16,7 @@ LINES = 350  # a file should stay below 300; this is where the build stops
 PAGE_LINES = 110
 HEAVY = {"torch", "transformers", "datasets", "lm_eval", "accelerate"}
 DESCRIBING = ["errors", "context", "recipe", "evaluations", "wording", "report", "presets", "demo"]
-KEEPING = ["store", "index", "upkeep", "disk", "labels", "jobs", "queue", "schedule", "card"]
+KEEPING = ["store", "index", "upkeep", "disk", "jobs", "queue", "schedule", "card"]
 METHODS = [
     "layers",
     "layouts",

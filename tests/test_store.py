@@ -17,7 +17,7 @@ import pytest
 from laco import Drop, Footprint, Metric, ModelRef, Perplexity, Recipe, WhatIf
 from laco.errors import NumericalError, StoreError
 from laco.index import MIGRATIONS
-from laco.store import RunStore, label
+from laco.store import RunStore
 
 MODEL = Recipe(model=ModelRef(path="org/Tiny", revision="content:1", dtype="float32"))
 DROPPED = MODEL.then(Drop(layers=(3,)))
@@ -324,7 +324,7 @@ def test_runs_are_newest_first_with_metrics_and_words(store):
     newest, oldest = store.runs()
     assert (newest.key, oldest.key) == (DROPPED.key, MODEL.key)
     assert (newest.metrics, oldest.metrics) == ((PERPLEXITY,), ())
-    assert newest.label == "Tiny, drop 1 layer"
+    assert newest.label == "Tiny, drop 1 layer (3)"
     assert newest.path == store.artifacts / DROPPED.key
 
 
@@ -529,8 +529,3 @@ for number in range(30):
     assert len(store.metrics(MODEL.key) or ()) == 60
     assert all(len(run.metrics) == 2 for run in store.runs() if run.key != MODEL.key)
     store.close()
-
-
-def test_label_says_model_and_steps():
-    assert label(MODEL) == "Tiny"
-    assert label(MODEL.then(Drop(layers=(1, 2, 3)))) == "Tiny, drop 3 layers"

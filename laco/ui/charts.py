@@ -19,24 +19,25 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#8c8c8c"
 def candidate_scores(plan: Mapping[str, Any]) -> go.Figure:
     """Every candidate that a search tried, in order, with its score and what became of it."""
     figure = go.Figure()
-    for accepted, colour, symbol, name in (
-        (True, BLUE, "circle", "accepted"),
-        (False, ORANGE, "circle-open", "not taken"),
+    for state, colour, symbol in (
+        ("accepted", BLUE, "circle"),
+        ("not taken", ORANGE, "circle-open"),
+        ("left early, at this or worse", GREY, "x-thin-open"),
     ):
         tried = [
-            (place, item)
-            for place, item in enumerate(plan["candidates"])
-            if bool(item["accepted"]) is accepted
+            (place, item) for place, item in enumerate(plan["candidates"]) if _state(item) == state
         ]
+        if not tried:
+            continue
         figure.add_scatter(
             x=[place for place, _ in tried],
             y=[item["score"] for _, item in tried],
             customdata=[[item["start"], item["stop"]] for _, item in tried],
             mode="markers",
-            name=name,
+            name=state,
             marker={"color": colour, "symbol": symbol, "size": 8},
             hovertemplate="[%{customdata[0]}, %{customdata[1]}): %{y:.4g}<extra>"
-            + name
+            + state
             + "</extra>",
         )
     if plan.get("threshold") is not None:
@@ -49,6 +50,13 @@ def candidate_scores(plan: Mapping[str, Any]) -> go.Figure:
         yaxis={"title": str(plan.get("objective") or "score")},
     )
     return figure
+
+
+def _state(candidate: Mapping[str, Any]) -> str:
+    """What became of a candidate: not exact, it was left once it could not be the best."""
+    if candidate["accepted"]:
+        return "accepted"
+    return "not taken" if candidate["exact"] else "left early, at this or worse"
 
 
 def value_bars(

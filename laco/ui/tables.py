@@ -98,7 +98,7 @@ def what_if_table(document: Mapping[str, Any], measure: str) -> pd.DataFrame:
 
 
 def candidates_table(plan: Mapping[str, Any]) -> pd.DataFrame:
-    """A row for each candidate that a search tried."""
+    """A row for each candidate that a search tried; not exact: it was left, at this or worse."""
     return pd.DataFrame(plan["candidates"])
 
 

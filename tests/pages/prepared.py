@@ -148,6 +148,7 @@ def plan(layers: int = LAYERS) -> dict:
             "stop": start + 2,
             "score": 0.05 * (step + 1) * (1 + abs(start - 12 - step) / 4),
             "accepted": start == 12 + step,
+            "exact": start % 3 != 0 or start == 12 + step,
         }
         for step in range(3)
         for start in range(layers - 1 - step)

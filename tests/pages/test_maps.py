@@ -96,10 +96,11 @@ def test_what_if_map_takes_clicks_only_where_a_range_fits():
 
 def test_candidates_are_told_apart_by_shape_as_well_as_colour():
     plan = prepared.plan()
-    accepted, others = traces(charts.candidate_scores(plan))
+    accepted, others, early = traces(charts.candidate_scores(plan))
     assert len(accepted.x) == 3
-    assert len(accepted.x) + len(others.x) == len(plan["candidates"])
-    assert accepted.marker.symbol != others.marker.symbol
+    assert len(early.x) == sum(not item["exact"] for item in plan["candidates"])
+    assert len(accepted.x) + len(others.x) + len(early.x) == len(plan["candidates"])
+    assert len({trace.marker.symbol for trace in (accepted, others, early)}) == 3
 
 
 def test_equal_labels_keep_their_own_bars():
