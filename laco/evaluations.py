@@ -112,7 +112,7 @@ class Metric:
     unit: str
     better: Literal["lower", "higher"]
     stderr: float | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def document(self) -> dict[str, Any]:
         """The metric as JSON data."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tiny
 import torch
 
 from laco import card, hub, models, reference
@@ -15,6 +14,7 @@ from laco.errors import ModelError, RecipeError
 from laco.layers import LayerStack
 from laco.layouts import LAYOUTS
 from laco.recipe import ModelRef
+from tests import tiny
 
 CACHE = Path(__file__).parent.parent / "cache"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

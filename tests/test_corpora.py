@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tiny
 import torch
 
 from laco import corpora, hub, texts
 from laco.errors import CalibrationError
 from laco.recipe import Calibration
+from tests import tiny
 
 WORDS = "the cat sat on a mat and then it ran into another garden where the rain began to fall"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

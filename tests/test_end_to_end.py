@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
 from laco.cli import app
 from laco.cli.terminal import speak
+from tests import tiny
 
 TEXT = "file:text.txt"
 MEASURES = (

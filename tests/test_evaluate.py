@@ -98,7 +98,7 @@ def test_divergence_refuses_another_vocabulary(source):
 def test_divergence_names_the_window_that_is_not_finite(source):
     lm, original = tiny.loaded("llama"), tiny.loaded("llama")
     with torch.no_grad():
-        lm.layers[2].mlp.up_proj.weight[0, 0] = float("nan")
+        lm.layers[2].get_parameter("mlp.up_proj.weight")[0, 0] = float("nan")
     with pytest.raises(NumericalError, match="window 0 is not finite, first after layer 2"):
         evaluate(lm, Divergence(source=source, window=16), Context(), lambda: original)
 
@@ -106,7 +106,7 @@ def test_divergence_names_the_window_that_is_not_finite(source):
 def test_footprint_counts_layers_parameters_zeros_and_bytes():
     lm = dropped("llama", [0, 1, 4])
     with torch.no_grad():
-        lm.layers[0].mlp.up_proj.weight[:10] = 0
+        lm.layers[0].get_parameter("mlp.up_proj.weight")[:10] = 0
     layers, parameters, zeros, size = evaluate(lm, Footprint(), Context())
     count = sum(parameter.numel() for parameter in lm.model.parameters())
     assert (layers.name, layers.value) == ("layers", 3)
@@ -122,7 +122,7 @@ def test_footprint_counts_layers_parameters_zeros_and_bytes():
 
 def test_footprint_counts_tied_weights_once():
     lm = tiny.loaded("gpt2")
-    assert lm.model.lm_head.weight is lm.model.transformer.wte.weight
+    assert lm.model.lm_head.weight is lm.model.get_parameter("transformer.wte.weight")
     parameters = {metric.name: metric.value for metric in evaluate(lm, Footprint(), Context())}
     unique = {id(p): p.numel() for p in lm.model.parameters()}
     assert parameters["parameters"] == sum(unique.values())

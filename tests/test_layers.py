@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
 import transformers as hf
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from laco.depth import RULES, per_layer
 from laco.errors import ArchitectureError
 from laco.layers import LayerStack, linears, weight_of
 from laco.layouts import LAYOUTS
+from tests import tiny
 
 FAMILIES = {**tiny.ARCHITECTURES, **tiny.PROBED}
 KEPT = [0, 2, 3, 5]  # no prefix, and no regular pattern of the attention types survives

@@ -142,7 +142,7 @@ def test_a_step_past_the_end_is_refused_and_changes_nothing(
 ) -> None:
     before = list(stack)
     with pytest.raises(RecipeError, match=words):
-        (apply_merge if isinstance(step, Merge) else apply_drop)(stack, step)
+        apply_merge(stack, step) if isinstance(step, Merge) else apply_drop(stack, step)
     assert list(stack) == before
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tiny
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -16,6 +15,7 @@ from laco.errors import LacoError, ModelError
 from laco.layers import LayerStack
 from laco.models import BUNDLED, LoadedModel
 from laco.recipe import ModelRef, Recipe
+from tests import tiny
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / "cache"  # shared by the whole suite, so that the bundle is converted once

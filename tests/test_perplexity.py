@@ -177,7 +177,7 @@ def test_bos_always_needs_a_bos_token(source):
 def test_a_number_that_is_not_finite_names_window_and_layer(source):
     lm = tiny.loaded("llama")
     with torch.no_grad():
-        lm.layers[3].mlp.down_proj.weight[0, 0] = float("nan")
+        lm.layers[3].get_parameter("mlp.down_proj.weight")[0, 0] = float("nan")
     with pytest.raises(NumericalError, match="window 0 is not finite, first after layer 3"):
         measure(lm, source, window=20, windows=2)
     assert not any(layer._forward_hooks for layer in lm.layers)
@@ -201,7 +201,7 @@ def test_a_perplexity_beyond_all_numbers_is_an_error(source):
 
 def test_bfloat16_losses_are_summed_in_full_precision(source):
     lm = tiny.loaded("llama")
-    lm.model.to(torch.bfloat16)
+    lm.model.bfloat16()
     found = measure(lm, source, window=48, windows=6)
     windows = ids_of(lm, source)[: 48 * 6].view(6, 48)
     total = 0.0

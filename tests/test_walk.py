@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from torch import Tensor, nn
 
 from laco.layers import LayerStack
 from laco.walk import Tape, final_hidden, logits, record, walk
+from tests import tiny
 
 FAMILIES = {**tiny.ARCHITECTURES, **tiny.PROBED}
 
