@@ -82,13 +82,13 @@ def race(windows: int) -> tuple[float, float, float, float]:
 
 
 def growth(what: str) -> int:
-    """Bytes by which memory rises above the loaded model, at most, over two calls' windows."""
+    """Bytes by which memory rises above the loaded model, at most, over one call's windows."""
     lm = load()
-    calls = calls_of(lm, 2 * CALL)
+    calls = calls_of(lm, CALL)
     usual(lm, calls[0][:1, :8])  # the libraries' own buffers
     with peak_memory("cpu") as found:
         if what == "laco":
-            laco(lm, 2 * CALL, Context())
+            laco(lm, CALL, Context())
         else:
             for ids in calls:
                 usual(lm, ids)

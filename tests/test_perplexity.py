@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,38 @@ def test_perplexity_is_exp_of_the_models_own_loss(family, source):
     assert found.stderr == pytest.approx(found.value * float(spread), rel=1e-3)
 
 
-def test_logits_in_many_pieces_give_the_same(source, monkeypatch):
-    lm = tiny.loaded("gemma2")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_in_many_tiles_give_the_same(family, source, monkeypatch):
+    lm = tiny.loaded(family)
+    head = lm.model.get_output_embeddings()
     whole = measure(lm, source, window=48, windows=6)
-    monkeypatch.setitem(text.LOGIT_BYTES, "cpu", 4 * tiny.VOCABULARY * 16)
+    monkeypatch.setitem(text.TILE_BYTES, "cpu", 1)  # the least: 256 of 320 ids, then 64
     monkeypatch.setitem(text.BATCH_TOKENS, "cpu", 1)
-    monkeypatch.setattr(text, "PIECE_BYTES", 4 * tiny.VOCABULARY * 5)
+    monkeypatch.setattr(import_module("laco.evaluate.perplexity"), "TOKENS", 10)
     assert measure(lm, source, window=48, windows=6).value == pytest.approx(whole.value, rel=1e-6)
+    assert lm.model.get_output_embeddings() is head
+
+
+def test_a_head_that_is_no_plain_matrix_is_taken_whole(source):
+    lm = tiny.loaded("llama")
+    expected = measure(lm, source, window=48, windows=3).value
+
+    class Head(torch.nn.Linear):
+        pass
+
+    lm.model.lm_head.__class__ = Head
+    assert measure(lm, source, window=48, windows=3).value == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_head_with_a_bias_keeps_it(source, monkeypatch):
+    lm = tiny.loaded("llama")
+    lm.model.lm_head.bias = torch.nn.Parameter(torch.randn(tiny.VOCABULARY), requires_grad=False)
+    monkeypatch.setitem(text.TILE_BYTES, "cpu", 1)
+    found = measure(lm, source, window=48, windows=3)
+    windows = ids_of(lm, source)[: 48 * 3].view(3, 48)
+    with torch.no_grad():
+        losses = [float(lm.model(row[None], labels=row[None]).loss) for row in windows]
+    assert found.value == pytest.approx(math.exp(sum(losses) / 3), rel=1e-5)
 
 
 @pytest.mark.parametrize("bos", [False, True])
@@ -220,6 +246,6 @@ def test_perplexity_stops_when_asked_to(source):
 def test_progress_reaches_the_end(source):
     told = []
     context = Context(progress=lambda fraction, message: told.append((fraction, message)))
-    measure(tiny.loaded("llama"), source, context, window=256, windows=3)
+    measure(tiny.loaded("llama"), source, context, window=512, windows=3)
     assert [fraction for fraction, _ in told] == [pytest.approx(2 / 3), 1.0]
     assert told[-1][1] == "Window 3 of 3"

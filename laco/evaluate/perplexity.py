@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from laco.errors import NumericalError
-from laco.evaluate.text import Text, batches, cut, final_states, not_finite, predictions, ratio
+from laco.evaluate.text import Text, batches, cut, final_states, not_finite, ratio, vocabulary_tiles
 from laco.evaluations import Metric
 
 if TYPE_CHECKING:
     from laco.context import Context
     from laco.evaluations import Perplexity
+    from laco.layers import LayerStack
     from laco.models import LoadedModel
 
+TOKENS = 1024  # through the head at a time
 MOST = 700.0  # nats; the exponential of 710 overflows
 
 
 def perplexity(lm: LoadedModel, spec: Perplexity, context: Context) -> Metric:
     """The perplexity: exp of the mean negative log likelihood (nats) of the tokens that count.
 
-    Equal to `exp(model(ids, labels=ids).loss)` of a window. Logits exist for a chunk of tokens at
-    a time, whatever the vocabulary and the window. On a CPU 512 tokens go through the layers
-    together, because that is fastest there (their activations stay in the cache). Cross entropy
-    is taken in float32 and summed in float64. `stderr` is over windows: the ratio estimate's, and
+    Equal to `exp(model(ids, labels=ids).loss)` of a window. Logits exist for a tile of tokens and
+    vocabulary at a time, however large these are. On a CPU about 1024 tokens go through the layers
+    together: more is no faster there, and takes more memory. Log likelihoods are in float32 and
+    summed in float64. `stderr` is over windows: the ratio estimate's, and
     from the mean to its exponential by the delta method; None for a single window.
 
     Raises `NumericalError` naming the window and the layer when a number is not finite, and what
@@ -70,19 +71,34 @@ def perplexity(lm: LoadedModel, spec: Perplexity, context: Context) -> Metric:
 def window_losses(lm: LoadedModel, text: Text, context: Context) -> Tensor:
     """Summed negative log likelihood of each window's tokens that count: [windows] float64."""
     total = torch.zeros(len(text.tokens), dtype=torch.float64)
-    vocabulary = lm.layers.config.vocab_size
     for batch in batches(lm, text):
         final = final_states(lm.layers, text.tokens[batch.start : batch.stop])
         for row, window in enumerate(batch):
             start = text.scored_from[window]
             labels = text.tokens[window, start:].to(final.device)  # [scored]
             states = final[row, start - 1 : -1]  # each predicts the token after it
-            parts = [
-                cross_entropy(scores, labels[which], reduction="sum")
-                for which, scores in predictions(lm.layers, states, vocabulary)
-            ]
-            total[window] = torch.stack(parts).cpu().double().sum()
+            total[window] = token_losses(lm.layers, states, labels).cpu().double().sum()
             if not bool(total[window].isfinite()):
                 raise not_finite(lm.layers, text.tokens[window : window + 1], f"window {window}")
         context.step(batch.stop / len(text.tokens), f"Window {batch.stop} of {len(text.tokens)}")
     return total
+
+
+def token_losses(stack: LayerStack, states: Tensor, labels: Tensor) -> Tensor:
+    """−log p of `labels` [tokens], given what the head is fed, `states` [tokens, hidden]: [tokens].
+
+    The head's rows are taken a few thousand at a time and their log-sum-exp is carried along: a
+    tile of logits stays in the cache, and each row is read once for many tokens, which a CPU does
+    faster than all rows for few tokens.
+    """
+    parts: list[Tensor] = []
+    for few, wanted in zip(states.split(TOKENS), labels.split(TOKENS), strict=True):
+        sums = torch.full(wanted.shape, -torch.inf, device=few.device)  # log Σ exp, so far
+        chosen = torch.zeros(wanted.shape, device=few.device)  # the logit of each label
+        for first, scores in vocabulary_tiles(stack, few):
+            sums = torch.logaddexp(sums, scores.logsumexp(-1))
+            inside = (wanted >= first) & (wanted < first + scores.shape[1])
+            index = (wanted - first).clamp(0, scores.shape[1] - 1).unsqueeze(1)
+            chosen = torch.where(inside, scores.gather(1, index).squeeze(1), chosen)
+        parts.append(sums - chosen)
+    return torch.cat(parts)
