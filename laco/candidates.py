@@ -8,7 +8,7 @@ original's answers are computed once. It does not choose candidates; `collapse.p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,15 +18,15 @@ from torch import Tensor
 
 from laco.corpora import Windows
 from laco.errors import NumericalError
+from laco.head import cross_entropies, token_losses, vocabulary_tiles
 from laco.layers import LayerStack
 from laco.merging import Group, groups_of
 from laco.models import LoadedModel
-from laco.walk import Tape, final_hidden, logits, record
+from laco.walk import Tape, final_hidden, record
 
 BATCH = 400  # tokens run at once: they fill a few cores, and a poor candidate ends after the first
 HIGHER_IS_BETTER = {"cosine": True, "kl": False, "perplexity": False}
 MOST_NATS = 700.0  # exp overflows beyond
-CHUNK = 128  # tokens whose logits exist at once
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,9 @@ class Trials:
         final = final_hidden(self.stack, tape, self._state(tape, states, len(self.groups)))
         probabilities, negentropy, nll = None, 0.0, 0.0
         if "kl" in self.objectives:
-            log_p = torch.cat([z.log_softmax(-1) for z in self._logits(final[counted])])
-            probabilities = log_p.exp()  # [tokens, vocab]
+            tiles = [scores for _, scores in vocabulary_tiles(self.stack, final[counted])]
+            log_p = torch.cat(tiles, dim=1).log_softmax(-1)  # [tokens, vocab]
+            probabilities = log_p.exp()
             negentropy = _total(probabilities * log_p)
         if "perplexity" in self.objectives:
             nll = self._nll(tape.tokens, counted, final)
@@ -179,12 +180,9 @@ class Trials:
         if objective == "perplexity":
             return self._nll(reference.tape.tokens, reference.counted, final) - reference.nll
         assert reference.probabilities is not None
-        # KL = Σ p log p − Σ p z + logsumexp z, so log q is never written out.
-        total = reference.negentropy
-        chunks = reference.probabilities.split(CHUNK)
-        for p, z in zip(chunks, self._logits(final[reference.counted]), strict=True):
-            total += _total(z.logsumexp(-1)) - _total(p * z)
-        return total
+        states = final[reference.counted]  # [tokens, hidden]
+        crossed = cross_entropies(self.stack, states, reference.probabilities)
+        return reference.negentropy + _total(crossed)
 
     def _cosine(self, reference: _Reference, final: Tensor) -> float:
         mask = reference.counted[..., None]
@@ -196,17 +194,8 @@ class Trials:
     def _nll(self, tokens: Tensor, counted: Tensor, final: Tensor) -> float:
         """Negative log-likelihood of every token but the first of its window, summed."""
         follows = counted[:, 1:]
-        targets = tokens.to(final.device)[:, 1:][follows].split(CHUNK)
-        chunks = self._logits(final[:, :-1][follows])
-        return sum(
-            _total(F.cross_entropy(z, target, reduction="none"))
-            for z, target in zip(chunks, targets, strict=True)
-        )
-
-    def _logits(self, final: Tensor) -> Iterator[Tensor]:
-        """The model's logits of `final` [tokens, hidden], a few tokens at a time, in float32."""
-        for chunk in final.split(CHUNK):
-            yield logits(self.stack, chunk[None])[0].float()
+        targets = tokens.to(final.device)[:, 1:][follows]
+        return _total(token_losses(self.stack, final[:, :-1][follows], targets))
 
 
 def _total(values: Tensor) -> float:

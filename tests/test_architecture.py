@@ -21,6 +21,7 @@ METHODS = [
     "layers",
     "layouts",
     "walk",
+    "head",
     "measures",
     "similarity",
     "candidates",

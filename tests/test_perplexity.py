@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import processors
 
+from laco import head
 from laco.context import Context
 from laco.errors import CalibrationError, Cancelled, NumericalError, RecipeError
 from laco.evaluate import evaluate, text
@@ -86,13 +86,13 @@ def test_perplexity_is_exp_of_the_models_own_loss(family, source):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_in_many_tiles_give_the_same(family, source, monkeypatch):
     lm = tiny.loaded(family)
-    head = lm.model.get_output_embeddings()
+    matrix = lm.model.get_output_embeddings()
     whole = measure(lm, source, window=48, windows=6)
-    monkeypatch.setitem(text.TILE_BYTES, "cpu", 1)  # the least: 256 of 320 ids, then 64
+    monkeypatch.setitem(head.TILE_BYTES, "cpu", 1)  # the least: 256 of 320 ids, then 64
     monkeypatch.setitem(text.BATCH_TOKENS, "cpu", 1)
-    monkeypatch.setattr(import_module("laco.evaluate.perplexity"), "TOKENS", 10)
+    monkeypatch.setattr(head, "TOKENS", 10)
     assert measure(lm, source, window=48, windows=6).value == pytest.approx(whole.value, rel=1e-6)
-    assert lm.model.get_output_embeddings() is head
+    assert lm.model.get_output_embeddings() is matrix
 
 
 def test_a_head_that_is_no_plain_matrix_is_taken_whole(source):
@@ -109,7 +109,7 @@ def test_a_head_that_is_no_plain_matrix_is_taken_whole(source):
 def test_a_head_with_a_bias_keeps_it(source, monkeypatch):
     lm = tiny.loaded("llama")
     lm.model.lm_head.bias = torch.nn.Parameter(torch.randn(tiny.VOCABULARY), requires_grad=False)
-    monkeypatch.setitem(text.TILE_BYTES, "cpu", 1)
+    monkeypatch.setitem(head.TILE_BYTES, "cpu", 1)
     found = measure(lm, source, window=48, windows=3)
     windows = ids_of(lm, source)[: 48 * 3].view(3, 48)
     with torch.no_grad():

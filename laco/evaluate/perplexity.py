@@ -13,16 +13,15 @@ import torch
 from torch import Tensor
 
 from laco.errors import NumericalError
-from laco.evaluate.text import Text, batches, cut, final_states, not_finite, ratio, vocabulary_tiles
+from laco.evaluate.text import Text, batches, cut, final_states, not_finite, ratio
 from laco.evaluations import Metric
+from laco.head import token_losses
 
 if TYPE_CHECKING:
     from laco.context import Context
     from laco.evaluations import Perplexity
-    from laco.layers import LayerStack
     from laco.models import LoadedModel
 
-TOKENS = 1024  # through the head at a time
 MOST = 700.0  # nats; the exponential of 710 overflows
 
 
@@ -73,32 +72,17 @@ def window_losses(lm: LoadedModel, text: Text, context: Context) -> Tensor:
     total = torch.zeros(len(text.tokens), dtype=torch.float64)
     for batch in batches(lm, text):
         final = final_states(lm.layers, text.tokens[batch.start : batch.stop])
-        for row, window in enumerate(batch):
-            start = text.scored_from[window]
-            labels = text.tokens[window, start:].to(final.device)  # [scored]
-            states = final[row, start - 1 : -1]  # each predicts the token after it
-            total[window] = token_losses(lm.layers, states, labels).cpu().double().sum()
+        starts = [text.scored_from[window] for window in batch]
+        states = [
+            final[row, start - 1 : -1] for row, start in enumerate(starts)
+        ]  # predict the next
+        labels = [text.tokens[window, start:] for window, start in zip(batch, starts, strict=True)]
+        losses = token_losses(lm.layers, torch.cat(states), torch.cat(labels).to(final.device))
+        for window, few in zip(
+            batch, losses.cpu().double().split([*map(len, labels)]), strict=True
+        ):
+            total[window] = few.sum()
             if not bool(total[window].isfinite()):
                 raise not_finite(lm.layers, text.tokens[window : window + 1], f"window {window}")
         context.step(batch.stop / len(text.tokens), f"Window {batch.stop} of {len(text.tokens)}")
     return total
-
-
-def token_losses(stack: LayerStack, states: Tensor, labels: Tensor) -> Tensor:
-    """−log p of `labels` [tokens], given what the head is fed, `states` [tokens, hidden]: [tokens].
-
-    The head's rows are taken a few thousand at a time and their log-sum-exp is carried along: a
-    tile of logits stays in the cache, and each row is read once for many tokens, which a CPU does
-    faster than all rows for few tokens.
-    """
-    parts: list[Tensor] = []
-    for few, wanted in zip(states.split(TOKENS), labels.split(TOKENS), strict=True):
-        sums = torch.full(wanted.shape, -torch.inf, device=few.device)  # log Σ exp, so far
-        chosen = torch.zeros(wanted.shape, device=few.device)  # the logit of each label
-        for first, scores in vocabulary_tiles(stack, few):
-            sums = torch.logaddexp(sums, scores.logsumexp(-1))
-            inside = (wanted >= first) & (wanted < first + scores.shape[1])
-            index = (wanted - first).clamp(0, scores.shape[1] - 1).unsqueeze(1)
-            chosen = torch.where(inside, scores.gather(1, index).squeeze(1), chosen)
-        parts.append(sums - chosen)
-    return torch.cat(parts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from laco.corpora import stream
 from laco.errors import CalibrationError, NumericalError, RecipeError
@@ -25,7 +25,6 @@ BATCH_TOKENS = {"cpu": 1024}  # tokens through the layers at a time: more is no 
 BATCH_TOKENS_ELSEWHERE = 8192
 LOGIT_BYTES = {"cpu": 24 << 20}  # float32 logits at a time; malloc reuses blocks below 32 MB
 LOGIT_BYTES_ELSEWHERE = 512 << 20
-TILE_BYTES = {"cpu": 4 << 20}  # of logits for some tokens and some of the vocabulary
 PIECE_BYTES = 2 << 20  # of them in one softmax: what stays in a CPU's cache
 
 
@@ -126,33 +125,6 @@ def predictions(
         for at in range(0, len(many), piece):
             few = many[at : at + piece]
             yield slice(start + at, start + at + len(few)), few.float()
-
-
-def vocabulary_tiles(stack: LayerStack, final: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """The logits of `final` [tokens, hidden], some of the vocabulary at a time, in float32.
-
-    Yields the first token id of a tile and the tile, [tokens, ids]. The model's own head code runs
-    on a part of the head's rows, so caps and scales are its own. A head that is not one matrix
-    gives a single tile.
-    """
-    head = stack.model.get_output_embeddings()
-    if type(head) is not nn.Linear or head.weight.is_meta:
-        yield 0, logits(stack, final.unsqueeze(0))[0].float()
-        return
-    final = final.to(head.weight.device)
-    size = TILE_BYTES.get(final.device.type, LOGIT_BYTES_ELSEWHERE) // (4 * len(final))
-    for first in range(0, head.out_features, max(size, 256)):
-        last = min(first + max(size, 256), head.out_features)
-        tile = nn.Linear(head.in_features, last - first, head.bias is not None, device="meta")
-        tile.weight = nn.Parameter(head.weight[first:last], requires_grad=False)
-        if head.bias is not None:
-            tile.bias = nn.Parameter(head.bias[first:last], requires_grad=False)
-        stack.model.set_output_embeddings(tile)
-        try:
-            scores = logits(stack, final.unsqueeze(0))[0]
-        finally:
-            stack.model.set_output_embeddings(head)
-        yield first, scores.float()
 
 
 def ratio(sums: Tensor, counts: list[int]) -> tuple[float, float | None]:
