@@ -21,7 +21,7 @@ from laco.models import LoadedModel
 from laco.ranking import block_angles, layer_influence
 from laco.recipe import THRESHOLDS, Collapse, Merge, Span
 
-BISECTIONS = 16  # a threshold to within 2 / 2**16
+BISECTIONS = 10  # a cosine threshold to within 2 / 2**10
 LOOSEST = 100.0  # nats, or times the original's perplexity: worse than any candidate of use
 
 

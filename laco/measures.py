@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 PAIRWISE = ("cosine", "angular", "relative_l2")  # averaged over tokens
-CHUNK_BYTES = {"cpu": 2 << 20}  # float64 states at a time: about what a core's cache holds
+CHUNK_BYTES = {"cpu": 8 << 20}  # float64 states at a time: what a cache holds
 CHUNK_BYTES_ELSEWHERE = 64 << 20
 
 
@@ -24,23 +24,30 @@ class Sums:
         self.totals = torch.zeros(shards, len(PAIRWISE), depths, depths, dtype=torch.float64)
         self.counts = torch.zeros(shards, dtype=torch.float64)
 
-    def add(self, shard: int, states: Tensor) -> int:
-        """Add the tokens of `states` [tokens, depths, hidden]; return how many had to stay out."""
+    def add(self, shard: int, states: Tensor) -> tuple[Tensor, int]:
+        """Add the tokens of `states` [tokens, depths, hidden].
+
+        Returns their mean square norm by depth, [depths], which tells states that cannot be right,
+        and how many tokens had to stay out, because a state of theirs has norm zero.
+        """
         exact = exact_dtype(states.device)
         size = CHUNK_BYTES.get(states.device.type, CHUNK_BYTES_ELSEWHERE)
         step = max(1, size // (8 * states[0].numel())) if len(states) else 1
         total = torch.zeros(self.totals.shape[1:], dtype=exact, device=states.device)
         usable = torch.zeros((), dtype=exact, device=states.device)
+        squares = torch.zeros(states.shape[1], dtype=exact, device=states.device)
         for chunk in states.split(step):
             chunk = chunk.to(exact)
             gram = torch.bmm(chunk, chunk.mT)  # [tokens, depths, depths]
-            nonzero = (gram.diagonal(dim1=1, dim2=2) > 0).all(1).to(exact)  # [tokens]
+            square = gram.diagonal(dim1=1, dim2=2)  # [tokens, depths]
+            nonzero = (square > 0).all(1).to(exact)  # [tokens]
+            squares += square.sum(0)
             for index, values in enumerate(between(gram).values()):
                 total[index] += torch.tensordot(nonzero, values, dims=1)
             usable += nonzero.sum()
         self.totals[shard] += total.cpu().double()
         self.counts[shard] += float(usable)
-        return len(states) - int(usable)
+        return squares.cpu() / max(len(states), 1), len(states) - int(usable)
 
     def mean(self, shard: int | None = None) -> Tensor:
         """Means over tokens, [measures, depths, depths], of one shard or of all."""

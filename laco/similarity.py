@@ -8,6 +8,7 @@ linear between layers. Both give a JSON document. They do not know where text co
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -146,7 +147,10 @@ def _pass(
             sample = sample or [torch.empty(size, *states.shape[2:]) for size in sizes]
             for row in range(len(batch)):
                 window, shard = first + row, (first + row) % shards
-                left_out += sums.add(shard, states[row, parts[window]])
+                squares, skipped = sums.add(shard, states[row, parts[window]])
+                left_out += skipped
+                if parts[window].stop > parts[window].start:
+                    _check(squares)
                 for position in picked[window]:
                     sample[shard][filled[shard]].copy_(states[row, position])
                     filled[shard] += 1
@@ -191,7 +195,6 @@ def _recorder(stack: LayerStack) -> Iterator[Any]:
         depth = 0
         with suppress(_Recorded):
             stack.model(input_ids=tokens.to(stack.model.device), use_cache=False)
-        _check(buffer)
         return buffer
 
     handles = [stack[0].register_forward_pre_hook(before_first, with_kwargs=True)]
@@ -203,17 +206,16 @@ def _recorder(stack: LayerStack) -> Iterator[Any]:
             handle.remove()
 
 
-def _check(states: Tensor) -> None:
-    """Raise `NumericalError` naming the first layer whose states cannot be right."""
-    norms = torch.stack([torch.linalg.vector_norm(one) for one in states.unbind(2)]).tolist()
-    for depth, norm in enumerate(norms):
+def _check(squares: Tensor) -> None:
+    """Raise `NumericalError` naming the first layer whose states, by their norms, can't be right."""
+    for depth, square in enumerate(squares.tolist()):
         place = f"layer {depth - 1}" if depth else "the embedding"
-        if norm != norm or norm == float("inf"):
+        if not math.isfinite(square):
             raise NumericalError(
                 f"The hidden states after {place} are not finite; load the model in float32 or "
                 "bfloat16."
             )
-        if norm == 0:
+        if square == 0:
             raise NumericalError(
                 f"The hidden states after {place} are all zero, which happens when a model is "
                 "split badly over devices; load it on one device."
