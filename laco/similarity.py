@@ -207,13 +207,12 @@ def _recorder(stack: LayerStack) -> Iterator[Any]:
 
 
 def _check(squares: Tensor) -> None:
-    """Raise `NumericalError` naming the first layer whose states, by their norms, can't be right."""
+    """Raise `NumericalError` naming the first layer whose square norms [depths] cannot be right."""
     for depth, square in enumerate(squares.tolist()):
         place = f"layer {depth - 1}" if depth else "the embedding"
         if not math.isfinite(square):
             raise NumericalError(
-                f"The hidden states after {place} are not finite; load the model in float32 or "
-                "bfloat16."
+                f"The hidden states after {place} are not finite; load the model in float32."
             )
         if square == 0:
             raise NumericalError(

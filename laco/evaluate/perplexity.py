@@ -31,8 +31,8 @@ def perplexity(lm: LoadedModel, spec: Perplexity, context: Context) -> Metric:
     Equal to `exp(model(ids, labels=ids).loss)` of a window. Logits exist for a tile of tokens and
     vocabulary at a time, however large these are. On a CPU about 1024 tokens go through the layers
     together: more is no faster there, and takes more memory. Log likelihoods are in float32 and
-    summed in float64. `stderr` is over windows: the ratio estimate's, and
-    from the mean to its exponential by the delta method; None for a single window.
+    summed in float64. `stderr` is over windows: the ratio estimate's, carried from the mean to its
+    exponential by the delta method; None for a single window.
 
     Raises `NumericalError` naming the window and the layer when a number is not finite, and what
     `text.cut` raises.
@@ -73,14 +73,11 @@ def window_losses(lm: LoadedModel, text: Text, context: Context) -> Tensor:
     for batch in batches(lm, text):
         final = final_states(lm.layers, text.tokens[batch.start : batch.stop])
         starts = [text.scored_from[window] for window in batch]
-        states = [
-            final[row, start - 1 : -1] for row, start in enumerate(starts)
-        ]  # predict the next
+        states = [final[row, start - 1 : -1] for row, start in enumerate(starts)]  # one earlier
         labels = [text.tokens[window, start:] for window, start in zip(batch, starts, strict=True)]
         losses = token_losses(lm.layers, torch.cat(states), torch.cat(labels).to(final.device))
-        for window, few in zip(
-            batch, losses.cpu().double().split([*map(len, labels)]), strict=True
-        ):
+        by_window = losses.cpu().double().split([len(row) for row in labels])
+        for window, few in zip(batch, by_window, strict=True):
             total[window] = few.sum()
             if not bool(total[window].isfinite()):
                 raise not_finite(lm.layers, text.tokens[window : window + 1], f"window {window}")
