@@ -147,7 +147,7 @@ def _best_first(
         length = min(step.span, left - fewest + 1)
         starts = [
             index
-            for index in range(left - length + 1)
+            for index in reversed(range(left - length + 1))  # the quickest to try first
             if trials.groups[index].start >= bounds.lowest
             and trials.groups[index + length - 1].stop <= bounds.highest
             and can_merge(
