@@ -24,7 +24,7 @@ from laco.merging import Group, groups_of
 from laco.models import LoadedModel
 from laco.walk import Tape, final_hidden, record
 
-BATCH = 400  # tokens run at once: they fill a few cores, and a poor candidate ends after the first
+BATCH = 256  # tokens run at once: they fill a few cores, and a poor candidate ends after the first
 HIGHER_IS_BETTER = {"cosine": True, "kl": False, "perplexity": False}
 MOST_NATS = 700.0  # exp overflows beyond
 
