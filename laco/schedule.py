@@ -84,6 +84,8 @@ class Scheduler:
         environment = {**module_environment(), "LACO_ATTEMPT": str(row["attempt"])}
         threads = max(1, (os.cpu_count() or 1) // len(self.slots))
         environment.setdefault("OMP_NUM_THREADS", str(threads))
+        # Threads that spin while they wait make all crawl where anything else wants the cores.
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         device = self.slots[row["slot"]]
         if device is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device
