@@ -162,9 +162,22 @@ def figure(cells: dict[str, Any], layer_counts: tuple[int, ...], path: Path) -> 
     plt.savefig(path, dpi=110)
 
 
+def draw(cells: dict[str, Any], text: str) -> None:
+    """Write `docs/merges.md` and its figure."""
+    (ROOT / "docs" / "merges.md").write_text(
+        "# Merges and orders of search, measured\n\n"
+        "SmolLM2-135M, perplexity on held-out Wikipedia / WikiText-2 test text, 8 windows of 256 "
+        "tokens each. Best-first searched on 4 windows of 128 tokens, the others on their "
+        "defaults. Made by `bench/merges.py`. What follows from it: "
+        "[decisions/0003-defaults.md](decisions/0003-defaults.md).\n\n"
+        f"{text}\n![Perplexity by layers left](merges.png)\n"
+    )
+    figure(cells, LAYERS, ROOT / "docs" / "merges.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--wikitext", required=True, help="wiki.test.raw of WikiText-2")
+    parser.add_argument("--wikitext", help="wiki.test.raw of WikiText-2, to measure on it too")
     parser.add_argument(
         "--quick", action="store_true", help="27 layers alone, a fourth of the text"
     )
@@ -184,15 +197,7 @@ def main() -> None:
     text = table(experiment.cells, layer_counts)
     print(text)
     if not options.quick:
-        (ROOT / "docs" / "merges.md").write_text(
-            "# Merges and orders of search, measured\n\n"
-            "SmolLM2-135M, perplexity on held-out Wikipedia / WikiText-2 test text, 8 windows of "
-            "256 tokens each. Best-first searched on 4 windows of 128 tokens, the others on their "
-            "defaults. Made by `bench/merges.py`. What follows from it: "
-            "[decisions/0003-defaults.md](decisions/0003-defaults.md).\n\n"
-            f"{text}\n![Perplexity by layers left](merges.png)\n"
-        )
-        figure(experiment.cells, layer_counts, ROOT / "docs" / "merges.png")
+        draw(experiment.cells, text)
     layers = layer_counts[min(2, len(layer_counts) - 1)]
     best = {
         order: min(experiment.cells[f"{order} {merge} {layers}"]["wikipedia"] for merge in MERGES)
