@@ -26,12 +26,12 @@ LAYERS = 21
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the text")
+    parser.add_argument("--quick", action="store_true", help="half of the text to search on")
     quick = parser.parse_args().quick
-    measure = Perplexity(window=256, windows=8 if quick else 32)
+    measure = Perplexity(window=256, windows=16 if quick else 32)
     best_first = Collapse(target_layers=LAYERS)
     if quick:
-        shorter = best_first.calibration.model_copy(update={"windows": 1})
+        shorter = best_first.calibration.model_copy(update={"length": 128})
         best_first = best_first.model_copy(update={"calibration": shorter})
     steps = {
         "best-first KL, drop": best_first,
