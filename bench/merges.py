@@ -186,13 +186,14 @@ def main() -> None:
     results = ROOT / ("cache/merges-quick.json" if options.quick else "docs/merges.json")
     experiment = Experiment(results, options.wikitext, windows=4 if options.quick else 8)
     started = time.perf_counter()
-    names = ["original"]
-    for order in ("best_first", "top_down", "influence", "angular"):
+    for order in ORDERS:
         for merge in reversed(MERGES):
             experiment.plan(order, merge, layer_counts)
-            names += [f"{order} {merge} {n}" for n in layer_counts]
-    for name in names:
-        experiment.measure(name)
+    experiment.measure("original")
+    for layers in layer_counts:
+        for order in ORDERS:
+            for merge in reversed(MERGES):
+                experiment.measure(f"{order} {merge} {layers}")
     print(f"{time.perf_counter() - started:.0f} s")
     text = table(experiment.cells, layer_counts)
     print(text)
