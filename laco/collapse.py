@@ -47,7 +47,6 @@ class CollapsePlan:
     spans: list[Span] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     threshold: float | None = None
-    note: str = ""
     seconds_search: float = 0.0
 
     def as_step(self, step: Collapse) -> Merge:

@@ -89,8 +89,6 @@ def show_plan(run: Run) -> None:
         f"{plan['layers_before']} layers became {plan['layers_after']} "
         f"({plan['merge']}), searched in {progress.duration(plan['seconds_search'])}."
     )
-    if plan.get("note"):
-        st.caption(plan["note"])
     st.caption(f"Went: {listed(plan['removed'])}. Stayed: {listed(plan['kept'])}.")
     left, right = st.columns([2, 3], gap="large")
     with left:

@@ -166,7 +166,6 @@ def plan(layers: int = LAYERS) -> dict:
         "layers_after": layers - 3,
         "merge": "drop",
         "parameters": "all",
-        "note": "",
     }
 
 
