@@ -1,0 +1,93 @@
+"""The base of every description, and the two that all others use: a model, and text for it.
+
+A description is frozen data with bounds and help, which forms and the command line are drawn from.
+It does not know what is done with it. Next: `steps/`, what can be done to a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class Spec(BaseModel):
+    """Base of every description: frozen, strict about unknown fields, hashable.
+
+    `version` is part of every key. Raise it when the same parameters start to mean something
+    else, or when a default changes; an added optional parameter leaves all keys as they are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    version: ClassVar[int] = 1
+
+
+class ModelRef(Spec):
+    """A causal language model, and the number format to hold it in.
+
+    A reference is *pinned* (`models.pin`) before it gets a key: then `revision` is a commit, a
+    package version or `content:HASH`, and `dtype` is no longer `auto`.
+    """
+
+    path: str = Field(
+        description="`bundled:smollm2-135m`, a hub id, a folder, a .gguf file, or a result's key"
+    )
+    revision: str = Field(default="main", description="Branch, tag or commit on the hub")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="auto: as the checkpoint says; float16 on a CPU is refused",
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="Run Python code that comes with this model"
+    )
+
+
+class Calibration(Spec):
+    """The tokens that a method looks at."""
+
+    source: str = Field(default="bundled:wikipedia@calibration", description="Where text is from")
+    windows: int = Field(default=8, ge=1, le=65536, description="Number of windows")
+    length: int = Field(default=256, ge=2, le=131072, description="Tokens in each window")
+    unit: Literal["window", "sentence"] = Field(
+        default="window",
+        description="window: cut from the running text; sentence: the first of a document each",
+    )
+    seed: int = Field(default=0, ge=0, description="Which windows are drawn")
+
+
+def identity(spec: Spec) -> dict[str, Any]:
+    """What makes two specs the same: every field that differs from its default, and the version."""
+    fields = type(spec).model_fields
+    changed = {
+        name: _plain(getattr(spec, name))
+        for name in fields
+        if name == "kind" or getattr(spec, name) != fields[name].default
+    }
+    return {**changed, "version": spec.version}
+
+
+def complaints(error: ValidationError) -> str:
+    """What pydantic found, in one line: where and why, for each field."""
+    found: list[str] = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        place = ".".join(str(part) for part in item["loc"])
+        reason = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            reason = "there is no such field"
+        found.append(f"{place}: {reason}" if place else reason)
+    return "; ".join(found)
+
+
+def digest(document: dict[str, Any]) -> str:
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "k1-" + hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return identity(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
+    return value
