@@ -8,12 +8,14 @@ are both readable. `maps.py` draws the heat maps. Next: `../../pages/compare.py`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log10
 from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#8c8c8c"
+WIDE = 20  # from here on, the largest value over the smallest asks for a logarithmic axis
 
 
 def candidate_scores(plan: Mapping[str, Any]) -> go.Figure:
@@ -84,7 +86,7 @@ def value_bars(
     figure.update_layout(
         height=110 + 44 * len(values),
         margin={"l": 10, "r": 20, "t": 10, "b": 45},
-        xaxis={"title": title, "rangemode": "tozero"},
+        xaxis=_axis(title, values, rangemode="tozero"),
         yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
     )
     return figure
@@ -128,9 +130,19 @@ def trade_off(
         margin={"l": 50, "r": 10, "t": 30, "b": 45},
         legend={"orientation": "h", "y": 1.12},
         xaxis={"title": titles[0]},
-        yaxis={"title": titles[1]},
+        yaxis=_axis(titles[1], values),
     )
     return figure
+
+
+def _axis(title: str, values: Sequence[float], **linear: Any) -> dict[str, Any]:
+    """An axis for these values: logarithmic, and it says so, where one would dwarf the others."""
+    if not values or min(values) <= 0 or max(values) < WIDE * min(values):
+        return {"title": title, **linear}
+    low, high = log10(min(values)), log10(max(values))
+    margin = 0.1 * (high - low)
+    ends = [low - margin, high + margin]
+    return {"title": f"{title} (logarithmic)", "type": "log", "range": ends}
 
 
 def _apart(labels: Sequence[str]) -> list[str]:
