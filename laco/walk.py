@@ -8,7 +8,7 @@ It does not know what a layer computes, nor which layers are run on it. Next: `s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,16 +50,40 @@ class Tape:
     @torch.no_grad()
     def run(self, layer: nn.Module, origin: int, hidden: Tensor) -> Tensor:
         """What `layer` makes of `hidden` [batch, seq, hidden], called as layer `origin` was."""
+        return self.call(layer, origin, hidden)
+
+    def call(self, layer: nn.Module, origin: int, hidden: Tensor) -> Tensor:
+        """The same as `run`, with gradients where they are switched on.
+
+        `hidden` may be in another number format than the model's, and `layer` with it: what was
+        recorded in the model's format (position embeddings, masks) is then handed on in that one.
+        """
         call = self.calls[origin]
-        out = layer(hidden, *call.args, **call.kwargs)
+        args, kwargs = call.args, call.kwargs
+        if hidden.dtype != self.inputs.dtype:
+            args, kwargs = _recast((args, kwargs), self.inputs.dtype, hidden.dtype)
+        out = layer(hidden, *args, **kwargs)
         return out[0] if isinstance(out, tuple) else out
 
 
+def _recast(value: Any, before: torch.dtype, after: torch.dtype) -> Any:
+    """The value with every tensor in it that is in one number format in another."""
+    if isinstance(value, Tensor):
+        return value.to(after) if value.dtype == before else value
+    if type(value) in (tuple, list):
+        return type(value)(_recast(item, before, after) for item in value)
+    if type(value) is dict:
+        return {name: _recast(item, before, after) for name, item in value.items()}
+    return value
+
+
 @torch.no_grad()
-def record(stack: LayerStack, tokens: Tensor) -> Tape:
+def record(stack: LayerStack, tokens: Tensor, *, shallow: bool = False) -> Tape:
     """The tape of the model as it stands on `tokens` [batch, seq]; padding at the right is fine.
 
-    The pass ends when the last layer is reached, so it costs all layers but that one.
+    The pass ends when the last layer is reached, so it costs all layers but that one. A `shallow`
+    one runs the first layer alone, and the others need no weights: each answers with what it is
+    fed. The tape is the same, since no family makes a layer's arguments of hidden states.
     """
     inputs: list[Tensor] = []
     calls: list[Call] = []
@@ -80,17 +104,25 @@ def record(stack: LayerStack, tokens: Tensor) -> Tape:
         if not last:  # a single layer has to run, or the shape of its answer stays unknown
             raise _LastLayerReached
 
-    handles = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in stack]
-    handles.append(stack[0].register_forward_hook(after))
-    tokens = tokens.to(stack.model.device)
-    try:
-        stack.model(input_ids=tokens, use_cache=False)
-    except _LastLayerReached:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
+    def unchanged(*args: Any, **kwargs: Any) -> Tensor | tuple[Any, ...]:
+        return _answer(args[0] if args else kwargs["hidden_states"], extras[0])
+
+    tokens = tokens.to(stack.model.get_input_embeddings().get_parameter("weight").device)
+    with ExitStack() as until:
+        for layer in stack:
+            handle = layer.register_forward_pre_hook(before, with_kwargs=True)
+            until.callback(handle.remove)
+        until.callback(stack[0].register_forward_hook(after).remove)
+        for layer in stack[1:] if shallow else ():
+            until.enter_context(_shadowed(layer, unchanged))
+        with suppress(_LastLayerReached):
+            stack.model(input_ids=tokens, use_cache=False)
     return Tape(tokens, inputs[0], tuple(calls), extras[0])
+
+
+def _answer(hidden: Tensor, extras: int | None) -> Tensor | tuple[Any, ...]:
+    """Hidden states as a layer returns them, `extras` values beside them."""
+    return hidden if extras is None else (hidden, *[None] * extras)
 
 
 class _Given(nn.Module):
@@ -110,8 +142,7 @@ def final_hidden(stack: LayerStack, tape: Tape, hidden: Tensor) -> Tensor:
 
     That is the final norm, and a projection where the family has one.
     """
-    answer = hidden if tape.extras is None else (hidden, *[None] * tape.extras)
-    with _swapped(stack, nn.ModuleList([_Given(answer)])):
+    with _swapped(stack, nn.ModuleList([_Given(_answer(hidden, tape.extras))])):
         return stack.trunk(input_ids=tape.tokens, use_cache=False)[0]
 
 

@@ -1,0 +1,203 @@
+"""Which tensor of a checkpoint's files belongs where in a model's modules, in both directions.
+
+Files and modules may name things differently, and join them differently (experts, a head under an
+older name, a missing prefix). transformers' own loader settles that, here too: it is given a model
+without memory, and only the tensors that are wanted. What is done with layers is not known here.
+Next: `lazy.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    convert_and_load_state_dict_in_model,
+    rename_source_key,
+    revert_weight_conversion,
+)
+from transformers.modeling_utils import LoadStateDictConfig
+
+from laco import checkpoint, models
+from laco.disk import explained, is_full, no_space, partial_path
+from laco.errors import StoreError
+
+
+def skeleton(folder: Path, trust_remote_code: bool, dtype: torch.dtype) -> PreTrainedModel:
+    """The model that a folder's config describes, without memory: its parameters are on meta.
+
+    Buffers that no file holds (rotary frequencies) are real.
+    """
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    with models._quiet():
+        config = AutoConfig.from_pretrained(folder, **options)
+        with init_empty_weights(include_buffers=False):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, **options)
+    return model.eval().requires_grad_(False)
+
+
+class Weights:
+    """The tensors of a folder, read into the modules of a skeleton by the model's names.
+
+    `expected[name]` has the shape and the number format of each of the model's tensors; it is on
+    meta where the files hold the tensor. `missing` are those that are tied to one in the files.
+    ModelError at once, from the files' headers alone, when they and the config do not fit.
+    """
+
+    expected: dict[str, Tensor]
+    missing: frozenset[str]
+
+    def __init__(self, model: PreTrainedModel, folder: Path, dtype: torch.dtype):
+        self.model = model
+        headers = checkpoint.read_headers(folder)
+        self._files = {}
+        for file in checkpoint.weight_files(folder):
+            with safe_open(file, framework="pt") as opened:
+                self._files |= dict.fromkeys(opened.keys(), file)
+        self._dtype = dtype
+        self._mapping: list[Any] = get_model_conversion_mapping(model)
+        state = model.state_dict()
+        self._targets = {name: self._target(name, state)[0] for name in self._files}
+        shapes = {name: torch.empty(h.shape, device="meta") for name, h in headers.items()}
+        self._check(folder, shapes)
+        self.expected = model.state_dict()
+        self._conversions = model._weight_conversions
+
+    def load(self, targets: Iterable[str], device: str) -> None:
+        """Read from the files what becomes the `targets`, and set it on the model's modules."""
+        wanted = set(targets)
+        names = [name for name, target in self._targets.items() if target in wanted]
+        with ExitStack() as until:
+            opened: dict[Path, Any] = {
+                file: until.enter_context(safe_open(file, framework="pt"))
+                for file in {self._files[name] for name in names}
+            }
+            self._convert({n: opened[self._files[n]].get_slice(n) for n in names}, device)
+        self._freeze(wanted)
+
+    def hold(self, saved: dict[str, Tensor]) -> None:
+        """Set tensors that `as_saved` named on the model's modules, on the CPU, of any shape."""
+        for name, tensor in saved.items():
+            target, joined = self._target(name, self.expected)
+            if not joined and tensor.shape != self.expected[target].shape:
+                place(self.model, target, self.expected[target].new_empty(tensor.shape))
+        self._convert(saved, "cpu")
+
+    def unload(self, targets: Iterable[str]) -> None:
+        """Put the model's tensors of these names back to meta, in their first shape and format."""
+        for target in targets:
+            place(self.model, target, self.expected[target])
+
+    def targets(self, inside: str = "") -> list[str]:
+        """The model's names of what the files hold, of those that begin with `inside`."""
+        return [
+            name
+            for name, tensor in self.expected.items()
+            if tensor.device.type == "meta" and name.startswith(inside)
+        ]
+
+    def as_saved(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors by the model's names, as files hold them: by the files' names, and contiguous."""
+        self.model._weight_conversions = self._conversions
+        named = {
+            name: tensor.detach().to("cpu", self.expected[name].dtype)
+            for name, tensor in tensors.items()
+        }
+        saved = revert_weight_conversion(self.model, named)
+        return {name: _own(tensor) for name, tensor in saved.items()}
+
+    def copies(self, outside: str) -> Iterator[tuple[str, Tensor]]:
+        """What the files hold for names that do not begin with `outside`, as `as_saved` names it.
+
+        One tensor at a time; one that keeps its number format stays in the file until it is used.
+        """
+        for name in self._files:
+            target, joined = self._target(name, self.expected)
+            if target.startswith(outside) or target not in self.expected:
+                continue
+            with safe_open(self._files[name], framework="pt") as opened:
+                tensor = opened.get_tensor(name).to(self.expected[target].dtype)
+            if joined:
+                yield name, tensor
+            else:
+                yield from self.as_saved({target: tensor}).items()
+
+    def _target(self, name: str, state: Mapping[str, Tensor]) -> tuple[str, bool]:
+        """The model's name for a tensor of a file, as the loader finds it; whether it is joined."""
+        renamings = [each for each in self._mapping if isinstance(each, WeightRenaming)]
+        converters = [each for each in self._mapping if isinstance(each, WeightConverter)]
+        target, joined = rename_source_key(
+            name, renamings, converters, self.model.base_model_prefix, dict(state)
+        )
+        if target not in state and name in state:
+            return name, False
+        return target, joined is not None
+
+    def _check(self, folder: Path, shapes: dict[str, Tensor]) -> None:
+        """Load the files' headers, as it were: shapes without memory."""
+        info = self._convert(shapes, "meta")
+        self.missing = frozenset(info.missing_keys)
+        self.model.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
+        self.model._adjust_missing_and_unexpected_keys(info)
+        models._check_loaded(folder, info.to_dict())
+        self.model.requires_grad_(False)
+
+    def _convert(self, tensors: dict[str, Any], device: str) -> Any:
+        config = LoadStateDictConfig(
+            dtype=self._dtype,
+            dtype_plan=self.model._get_dtype_plan(self._dtype),
+            device_map={"": device},
+            weight_mapping=self._mapping,
+        )
+        with models._quiet():
+            return convert_and_load_state_dict_in_model(self.model, tensors, config)[0]
+
+    def _freeze(self, targets: Iterable[str]) -> None:
+        """What was just read asks for no gradients, whatever the loader thinks."""
+        for target in targets:
+            self.model.get_parameter_or_buffer(target).requires_grad_(False)
+
+
+def place(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Set a parameter or a buffer, found by its dotted name, on the module that owns it."""
+    path, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(path)
+    if leaf in owner._parameters and not isinstance(tensor, nn.Parameter):
+        tensor = nn.Parameter(tensor, requires_grad=False)
+    setattr(owner, leaf, tensor)
+
+
+def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
+    """A safetensors file under its name in one move, after it has reached the disk."""
+    partial = partial_path(file)
+    with explained(file):
+        try:
+            save_file(tensors, partial, metadata={"format": "pt"})
+            with partial.open("rb") as written:
+                os.fsync(written.fileno())
+            partial.replace(file)
+        except SafetensorError as error:
+            if is_full(error):
+                raise no_space(file) from error
+            raise StoreError(f"{file} cannot be written ({error}); mend that.") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """The tensor contiguous and in storage of its own, as safetensors wants it."""
+    if tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
