@@ -65,13 +65,14 @@ def sparsegpt(
     is reached (unstructured: as many of each block; n:m: of each group when it is reached), with
     the changes made so far. A block holds whole groups.
     """
-    weight = weight.to(torch.float32, copy=True)
     columns = weight.shape[1]
-    worth = factor.diagonal().pow(-2).masked_fill(dead, 0)  # 1 / [H⁻¹]_jj
+    worth = factor.diagonal().pow(-2).masked_fill(dead, 0)[:, None]  # [in, 1]: 1 / [H⁻¹]_jj
     if ratio is not None:
         block = max(ratio[1], block - block % ratio[1])
-    mask = weight == 0  # they stay zero
-    parts = mask.split(block, dim=1)
+    # turned about, a column of the weight lies together in memory: many times as fast
+    work = weight.T.to(torch.float32).clone(memory_format=torch.contiguous_format)  # [in, out]
+    mask = work == 0  # they stay zero
+    parts = mask.split(block)
     quotas = spread(
         zeros_of(weight.numel(), sparsity),
         torch.stack([part.sum() for part in parts]),
@@ -79,19 +80,17 @@ def sparsegpt(
     ).tolist()
     for start, zeros in zip(range(0, columns, block), quotas, strict=True):
         stop = min(start + block, columns)
-        here = slice(start, stop)
         if ratio is None:
-            score = weight[:, here].pow(2) * worth[here]
-            mask[:, here] = matrix_mask(score, mask[:, here], zeros)
-        errors = torch.zeros_like(weight[:, here])
+            score = work[start:stop].pow(2) * worth[start:stop]
+            mask[start:stop] = matrix_mask(score.T, mask[start:stop].T, zeros).T
+        errors = torch.zeros_like(work[start:stop])
         for j in range(start, stop):
             if ratio is not None and j % ratio[1] == 0:
                 group = slice(j, j + ratio[1])
-                score = weight[:, group].pow(2) * worth[group]
-                mask[:, group] = group_mask(score, mask[:, group], ratio)
-            error = weight[:, j] * mask[:, j] / factor[j, j]  # [out]
-            weight[:, j + 1 : stop] -= error[:, None] * factor[j, j + 1 : stop]
-            errors[:, j - start] = error
-        weight[:, here].masked_fill_(mask[:, here], 0)
-        weight[:, stop:] -= errors @ factor[here, stop:]
-    return weight
+                score = work[group].pow(2) * worth[group]
+                mask[group] = group_mask(score.T, mask[group].T, ratio).T
+            errors[j - start] = work[j] * mask[j] / factor[j, j]  # [out]
+            work[j + 1 : stop].addr_(factor[j, j + 1 : stop], errors[j - start], alpha=-1)
+        work[start:stop].masked_fill_(mask[start:stop], 0)
+        work[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
+    return work.T
