@@ -82,13 +82,18 @@ def record(stack: LayerStack, tokens: Tensor, *, shallow: bool = False) -> Tape:
     """The tape of the model as it stands on `tokens` [batch, seq]; padding at the right is fine.
 
     The pass ends when the last layer is reached, so it costs all layers but that one. A `shallow`
-    one runs the first layer alone, and the others need no weights: each answers with what it is
-    fed. The tape is the same, since no family makes a layer's arguments of hidden states.
+    one runs the first layer alone, on two tokens, to learn the shape of its answer; apart from
+    that each layer answers with what it is fed, and needs no weights. The tape is the same, unless
+    a layer's arguments are made of hidden states.
     """
     inputs: list[Tensor] = []
     calls: list[Call] = []
     extras: list[int | None] = []
     last = len(stack) - 1
+    idle = stack[1:] if shallow else []
+    if shallow and tokens.numel() > 2:
+        extras.append(record(stack, tokens[:1, :2], shallow=True).extras)
+        idle = stack[:]
 
     def before(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         kwargs = dict(kwargs)
@@ -113,7 +118,7 @@ def record(stack: LayerStack, tokens: Tensor, *, shallow: bool = False) -> Tape:
             handle = layer.register_forward_pre_hook(before, with_kwargs=True)
             until.callback(handle.remove)
         until.callback(stack[0].register_forward_hook(after).remove)
-        for layer in stack[1:] if shallow else ():
+        for layer in idle:
             until.enter_context(_shadowed(layer, unchanged))
         with suppress(_LastLayerReached):
             stack.model(input_ids=tokens, use_cache=False)
