@@ -134,12 +134,12 @@ class Weights:
             else:
                 yield from self.as_saved({target: tensor}).items()
 
-    def _target(self, name: str, state: Mapping[str, Tensor]) -> tuple[str, bool]:
+    def _target(self, name: str, state: dict[str, Tensor]) -> tuple[str, bool]:
         """The model's name for a tensor of a file, as the loader finds it; whether it is joined."""
         renamings = [each for each in self._mapping if isinstance(each, WeightRenaming)]
         converters = [each for each in self._mapping if isinstance(each, WeightConverter)]
         target, joined = rename_source_key(
-            name, renamings, converters, self.model.base_model_prefix, dict(state)
+            name, renamings, converters, self.model.base_model_prefix, state
         )
         if target not in state and name in state:
             return name, False
