@@ -6,13 +6,18 @@ test is listening. Next: `engine.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from laco.errors import Cancelled
 
 
 def _silent(_fraction: float, _message: str) -> None:
+    pass
+
+
+def _unheard(_document: Mapping[str, Any]) -> None:
     pass
 
 
@@ -22,11 +27,15 @@ def _never() -> bool:
 
 @dataclass(frozen=True)
 class Context:
-    """The device to work on, where progress goes, and whether to stop."""
+    """The device to work on, where progress goes, and whether to stop.
+
+    `publish` takes what there is of a result so far, for whoever watches.
+    """
 
     device: str = "cpu"
     progress: Callable[[float, str], None] = _silent
     cancelled: Callable[[], bool] = _never
+    publish: Callable[[Mapping[str, Any]], None] = _unheard
 
     def step(self, fraction: float, message: str) -> None:
         """Report progress (0 to 1), and raise `Cancelled` when someone asked to stop."""

@@ -114,6 +114,13 @@ def no_space(path: Path) -> StoreError:
     )
 
 
+def move_files(source: Path, target: Path) -> None:
+    """Move all that lies in a folder into another on the same disk, and remove the folder."""
+    for path in sorted(source.iterdir()):
+        path.rename(target / path.name)
+    source.rmdir()
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until all that lies in `folder` has reached the disk."""
     for path in (*folder.rglob("*"), folder):

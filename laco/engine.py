@@ -1,20 +1,24 @@
 """Carry out a request: run a recipe's missing steps, then measure what is not measured yet.
 
 The loop is all there is: find the longest prefix of the recipe that lies on disk, load it, apply
-the steps after it, save each. What a step does is in `merging.py` and `collapse.py`; where things
-are kept is `store.py`. Numbers are taken from the saved model, read back, never from the one in
-memory, so that they hold for the file that a user gets.
+the steps after it, save each. What a step does is in `merging.py`, `collapse.py`, `rework.py` and
+`finetune.py`; where things are kept is `store.py`. Numbers are taken from the saved model, read
+back, never from the one in memory, so that they hold for the file that a user gets.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from laco import corpora, models
 from laco.collapse import plan_collapse
 from laco.context import Context
+from laco.corpora import Windows
+from laco.disk import move_files
 from laco.errors import LacoError, ModelError
 from laco.evaluate import evaluate
 from laco.evaluations import (
@@ -25,10 +29,13 @@ from laco.evaluations import (
     Similarity,
     WhatIf,
 )
+from laco.finetune import finetune
+from laco.lazy import LayerWriter, LazyModel
 from laco.memory import peak_memory
-from laco.merging import apply_drop, apply_merge
+from laco.merging import apply_drop, apply_merge, group_ends
 from laco.models import LoadedModel
-from laco.recipe import Collapse, Drop, Merge, Recipe, chained_key
+from laco.recipe import Collapse, Compensate, Drop, Finetune, Merge, Prune, Recipe, chained_key
+from laco.rework import Texts, rework
 from laco.similarity import layer_similarity, parameter_similarity
 from laco.store import RunStore
 from laco.whatif import what_if
@@ -54,11 +61,15 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
     def stage(number: int) -> Context:
         return context.part(number / stages, (number + 1) / stages)
 
-    if done < len(recipe.steps):
-        lm = _load(recipe, keys, done, store, context)
-        for number, index in enumerate(range(done, len(recipe.steps))):
+    lm: LoadedModel | None = None
+    for number, index in enumerate(range(done, len(recipe.steps))):
+        if isinstance(recipe.steps[index], Prune | Compensate):
+            lm = None  # these read the files layer by layer
+            _rework(recipe, keys, index, store, stage(number))
+        else:
+            lm = lm or _load(recipe, keys, index, store, context)
             _advance(lm, recipe, keys, index, store, stage(number))
-        del lm
+    lm = None
     number = len(recipe.steps) - done
     if missing or undone:
         lm = _load(recipe, keys, len(recipe.steps), store, context)
@@ -101,13 +112,64 @@ def _advance(
     lm: LoadedModel, recipe: Recipe, keys: list[str], index: int, store: RunStore, context: Context
 ) -> None:
     """Apply step `index` to `lm` and save the result."""
+
+    def original() -> LoadedModel:
+        return models.load(recipe.model, store.folder, context.device)
+
+    step = recipe.steps[index]
+    options = {"original": original} if isinstance(step, Finetune) else {}
+    with _reported(recipe, keys, index, store, context) as (reports, report):
+        report |= STEPS[type(step)](lm, step, context, **options)
+    _save(recipe, keys, index, store, reports, lambda folder: models.save_folder(lm, folder))
+
+
+def _rework(recipe: Recipe, keys: list[str], index: int, store: RunStore, context: Context) -> None:
+    """Apply step `index`, a walk over the model on disk, and save the result.
+
+    What is written of it lies under `unfinished/` until it is whole; a walk that was stopped goes
+    on from there.
+    """
+    step = recipe.steps[index]
+    assert isinstance(step, Prune | Compensate)
+    before = store.artifact(keys[index])
+    original = models.folder_of(recipe.model, store.folder)
+    source = original if before is None or before.path is None else before.path
+    with _reported(recipe, keys, index, store, context) as (reports, report):
+        teacher = LazyModel(original, recipe.model, context.device)
+        student = LazyModel(source, recipe.model, context.device)
+        earlier = [done["report"]["kept"] for done in reports if "kept" in done["report"]]
+        ends = group_ends(len(teacher.stack), earlier)
+        writer = LayerWriter(student, store.unfinished(keys[index + 1]))
+        texts, about = _texts(step, student.tokenizer)
+        report |= rework(student, teacher, ends, step, texts, writer, context)
+        report["calibration"] = about
+        writer.finish()
+    _save(recipe, keys, index, store, reports, lambda folder: move_files(writer.folder, folder))
+
+
+def _texts(step: Prune | Compensate, tokenizer: Any) -> tuple[Texts, Report]:
+    """The windows that a walk learns from and is judged on, and where they are from."""
+    repair = step if isinstance(step, Compensate) else step.compensation
+    spec = step.calibration if repair is None else repair.calibration
+    held_out = 0 if repair is None else repair.held_out
+    more = spec.model_copy(update={"windows": spec.windows + held_out})
+    windows = corpora.windows(more, tokenizer)
+    return Texts(windows.tokens, spec.windows), _text_report(windows)
+
+
+@contextmanager
+def _reported(
+    recipe: Recipe, keys: list[str], index: int, store: RunStore, context: Context
+) -> Iterator[tuple[list[Report], Report]]:
+    """The reports of the steps so far, and that of step `index`, which the body fills in."""
     step = recipe.steps[index]
     before = store.artifact(keys[index])
-    reports = list(before.steps) if before is not None else []
+    reports = [dict(report) for report in before.steps] if before is not None else []
+    report: Report = {}
     started = time.perf_counter()
     try:
         with peak_memory(context.device) as peak:
-            report = STEPS[type(step)](lm, step, context)
+            yield reports, report
     except LacoError as error:
         error.add_note(f"in step {index} ({step.kind}) of the recipe")
         raise
@@ -121,8 +183,18 @@ def _advance(
         }
     )
     context.step(1.0, "saving")
+
+
+def _save(
+    recipe: Recipe,
+    keys: list[str],
+    index: int,
+    store: RunStore,
+    reports: list[Report],
+    write: Callable[[Path], None],
+) -> None:
     so_far = Recipe(model=recipe.model, steps=recipe.steps[: index + 1])
-    store.save(keys[index + 1], so_far, reports, lambda folder: models.save_folder(lm, folder))
+    store.save(keys[index + 1], so_far, reports, write)
 
 
 def _evaluate(
@@ -148,12 +220,7 @@ def _collapse(lm: LoadedModel, step: Collapse, context: Context) -> Report:
     windows = corpora.windows(step.calibration, lm.tokenizer)
     plan = plan_collapse(lm, step, windows, context)
     report = apply_merge(lm.layers, plan.as_step(step))
-    text = {
-        "source": windows.source,
-        "digest": windows.digest,
-        "tokens": int(windows.lengths.sum()),
-    }
-    return {**report, **plan.document(step), "calibration": text}
+    return {**report, **plan.document(step), "calibration": _text_report(windows)}
 
 
 def _merge(lm: LoadedModel, step: Merge, _context: Context) -> Report:
@@ -162,6 +229,25 @@ def _merge(lm: LoadedModel, step: Merge, _context: Context) -> Report:
 
 def _drop(lm: LoadedModel, step: Drop, _context: Context) -> Report:
     return apply_drop(lm.layers, step)
+
+
+def _finetune(
+    lm: LoadedModel, step: Finetune, context: Context, original: Callable[[], LoadedModel]
+) -> Report:
+    count = step.calibration.windows
+    more = step.calibration.model_copy(update={"windows": count + step.held_out})
+    windows = corpora.windows(more, lm.tokenizer)
+    train, held_out = windows.tokens[:count], windows.tokens[count:]
+    report = finetune(lm, step, train, held_out, context, original)
+    return {**report, "calibration": _text_report(windows)}
+
+
+def _text_report(windows: Windows) -> Report:
+    return {
+        "source": windows.source,
+        "digest": windows.digest,
+        "tokens": int(windows.lengths.sum()),
+    }
 
 
 def _similarity(lm: LoadedModel, spec: Similarity, context: Context) -> Report:
@@ -176,7 +262,12 @@ def _what_if(lm: LoadedModel, spec: WhatIf, context: Context) -> Report:
     return what_if(lm, spec, corpora.windows(spec.calibration, lm.tokenizer), context)
 
 
-STEPS: dict[type, Callable[..., Report]] = {Collapse: _collapse, Merge: _merge, Drop: _drop}
+STEPS: dict[type, Callable[..., Report]] = {
+    Collapse: _collapse,
+    Merge: _merge,
+    Drop: _drop,
+    Finetune: _finetune,
+}
 
 ANALYSES: dict[type, Callable[..., Report]] = {
     Similarity: _similarity,

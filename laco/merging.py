@@ -147,6 +147,19 @@ def edit_report(before: int, kept: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def group_ends(layers: int, kept: Sequence[Sequence[int]]) -> list[int]:
+    """For each layer of an edited stack, the last original layer that it stands for.
+
+    `kept` lists, edit after edit, the layers that stayed, in the indices before that edit; there
+    were `layers` to begin with. Removed layers belong to the one kept before them, those before
+    the first to the first.
+    """
+    left = list(range(layers))
+    for stayed in kept:
+        left = [left[index] for index in stayed]
+    return [*(start - 1 for start in left[1:]), layers - 1]
+
+
 def _merging_names(layer: nn.Module, parameters: Parameters) -> list[str]:
     if parameters == "all":
         return [name for name, _ in layer.named_parameters()]

@@ -161,6 +161,10 @@ class RunStore:
             discard(partial)  # after an interrupt, or when another process was faster
         return self._adopted(key)
 
+    def unfinished(self, key: str) -> Path:
+        """Where what becomes `key` is written until it is whole; it outlives the process."""
+        return self.folder / "unfinished" / key
+
     def add_model(self, key: str, recipe: Recipe) -> None:
         """Note an untouched model as a run, so that it can have metrics. Twice does no harm."""
         if recipe.steps:

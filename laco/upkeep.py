@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from laco.recipe import Spec, chained_key, parse_recipe
 
 if TYPE_CHECKING:
     from laco.store import RunStore
+
+UNFINISHED_SECONDS = 24 * 3600  # after the last layer written, that a stopped walk is kept
 
 _EVALUATION: TypeAdapter[Evaluation] = TypeAdapter(Evaluation)
 _ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
@@ -152,9 +155,14 @@ def verify(store: RunStore) -> list[str]:
 def prune(store: RunStore) -> int:
     """Remove what a dead process left half written, and results of runs that are not there.
 
-    Returns the bytes that became free. What a living process is writing stays.
+    Returns the bytes that became free. What a living process is writing stays, and so does what a
+    stopped walk over a model may go on from, for a day.
     """
     freed = 0
+    for folder in store.folder.glob("unfinished/*"):
+        latest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+        if time.time() - latest > UNFINISHED_SECONDS:
+            freed += discard(folder)
     places = (store.artifacts, store.metric_files, store.analysis_files)
     with store.index.transaction() as index:
         leftovers = [path for place in places for path in place.iterdir()]

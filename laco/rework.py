@@ -1,0 +1,252 @@
+"""Change the weights of a model on disk in one walk: each layer read, pruned, compensated, written.
+
+Two streams of hidden states go through the depth: the original's, and that of the changed model,
+whose layers run as they will be stored. Of either model, one layer at a time has weights; the
+streams lie in host memory. A walk that was stopped goes on at the next layer. What happens to a
+layer is in `prune/` and `compensate.py`; how layers lie in files, in `lazy.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from laco.compensate import Task, compensate, relative_errors
+from laco.context import Context
+from laco.disk import read_json, write_json
+from laco.lazy import LayerWriter, LazyModel
+from laco.measures import linear_cka
+from laco.prune import check_pattern, prunable, prune_layer
+from laco.prune.sensitivity import allocate, error_curve
+from laco.recipe import Compensate, Prune
+from laco.steps.sparsity import Sparse
+
+STATE = "walk.json"  # in the writer's folder until the walk is over: what is known of each layer
+PASS_TOKENS = 1024  # on the device at a time, where no step of Adam says how many
+CKA_TOKENS = 512
+SPREAD = (-0.2, -0.1, 0.0, 0.1, 0.2)  # around the asked sparsity, where sensitivity is measured
+LEAST, MOST = 0.02, 0.98
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Windows [windows, length]; the first `training` are learned from, the others judge.
+
+    Where there are no others, errors are told of the ones that were learned from.
+    """
+
+    tokens: Tensor
+    training: int
+
+    @property
+    def judging(self) -> slice:
+        """Which windows errors are told of."""
+        return slice(self.training if self.training < len(self.tokens) else 0, None)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models, run layer by layer, some windows at a time."""
+
+    model: LazyModel
+    batch: int  # windows
+
+    def run(self, index: int, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """`layer`, called as the model calls its layer `index`, on [batch, length, hidden]."""
+        return self.model.tape(len(hidden), hidden.shape[1]).call(layer, index, hidden)
+
+    @torch.no_grad()
+    def outputs(self, index: int, layer: nn.Module, states: Tensor) -> Iterator[Tensor]:
+        """What the layer makes of states on the host, a micro-batch at a time, in its own dtype."""
+        dtype = next(layer.parameters()).dtype
+        for part in states.split(self.batch):
+            yield self.run(index, layer, part.to(self.model.device, dtype))
+
+    def prepare(self, length: int, *counts: int) -> None:
+        """Record how layers are called for so many windows at a time, before anyone watches one."""
+        for count in counts:
+            for size in {min(count, self.batch), count % self.batch} - {0}:
+                self.model.tape(size, length)
+
+    def feed(self, index: int, layer: nn.Module, states: Tensor) -> None:
+        """Run the layer for those who watch it."""
+        for _ in self.outputs(index, layer, states):
+            pass
+
+    def advance(self, index: int, layer: nn.Module, states: Tensor) -> None:
+        """Put the layer's output in the place of its input, on the host."""
+        outputs = self.outputs(index, layer, states)
+        for part, output in zip(states.split(self.batch), outputs, strict=True):
+            part.copy_(output)
+
+    def pass_through(self, layers: range, *streams: Tensor) -> None:
+        """Take streams through layers of the model as it is on disk."""
+        for index in layers:
+            layer = self.model.read(index)
+            for states in streams:
+                self.advance(index, layer, states)
+            self.model.release(index)
+
+
+def rework(
+    student: LazyModel,
+    teacher: LazyModel,
+    ends: Sequence[int],
+    step: Prune | Compensate,
+    texts: Texts,
+    writer: LayerWriter,
+    context: Context,
+) -> dict[str, Any]:
+    """Walk `student`, changing each layer by `step`; all layers lie in `writer` afterwards.
+
+    `ends[k]` is the last layer of `teacher` that layer k of the student stands for: what that one
+    gives, layer k should give. Returns `{"layers": [row], "sparsity", "curves", …}`; the rows so
+    far are published after each layer. A row's errors are relative, and of the judging windows:
+    `alone` of the student as it came, `error` of what is stored, with their CKA. `LacoError`s name
+    the layer; what was written before stays, and another call goes on there.
+    """
+    prune = step if isinstance(step, Prune) else None
+    repair = step if isinstance(step, Compensate) else step.compensation
+    count, length = len(student.stack), texts.tokens.shape[1]
+    batch = max(1, (repair.batch_tokens if repair else PASS_TOKENS) // length)
+    ours, theirs = Side(student, batch), Side(teacher, batch)
+    for side in (ours, theirs):
+        side.prepare(
+            length, len(texts.tokens), texts.training, len(texts.tokens) - texts.training, 1
+        )
+    states, original = student.inputs(texts.tokens), teacher.inputs(texts.tokens)
+    alone = states[texts.judging].clone() if prune is None else None
+    state = read_json(writer.folder / STATE) or {"layers": [], "shares": None, "curves": None}
+    rows: list[dict[str, Any]] = state["layers"]
+    if prune is not None and state["shares"] is None:
+        context, before = context.part(0.3, 1.0), context.part(0.0, 0.3)
+        state |= _shares(prune, ours, states[: texts.training].clone(), before)
+    done = 0  # layers of the original that have been passed
+    for index in range(count):
+        part = context.part(index / count, (index + 1) / count)
+        place = f"layer {index}"
+        part.step(0.0, f"{place} of {count}")
+        began = time.perf_counter()
+        mixed = _mixed(theirs, range(done, ends[index] + 1), states, original, repair)
+        done = ends[index] + 1
+        layer = student.read(index, torch.float32)
+        if alone is not None:
+            ours.advance(index, layer, alone)
+        fresh = index >= len(rows)
+        row: dict[str, Any] = {"layer": index, "original": ends[index]}
+        if not fresh:
+            layer.load_state_dict(writer.read_back(index), strict=False)
+        if fresh and prune is not None:
+            feed = partial(ours.feed, index, layer, states[: texts.training])
+            assert isinstance(prune.method, Sparse)
+            row |= prune_layer(layer, feed, prune.method, state["shares"][index], place)
+        if fresh and repair is not None:
+            task = Task(
+                layer,
+                partial(ours.run, index),
+                states,
+                mixed,
+                texts.training,
+                batch,
+                student.device,
+            )
+            fit = compensate(task, repair, repair.seed + index, place, part)
+            row |= {**asdict(fit), "notes": row.get("notes", []) + fit.notes}
+        if fresh:
+            writer.put(index, layer)
+        ours.advance(index, layer.to(student.dtype), states)
+        if fresh:
+            for name, stream in (("alone", alone), ("error", states[texts.judging])):
+                if stream is not None:
+                    row |= _told(name, stream, original[texts.judging])
+            seconds = round(time.perf_counter() - began, 2)
+            rows.append({**row, **_zeros(layer), "seconds": seconds})
+            write_json(writer.folder / STATE, state)
+        student.release(index)
+        part.publish({"layers": rows, "of": count})
+    (writer.folder / STATE).unlink()
+    zeros, weights = (sum(row[name] for row in rows) for name in ("zeros", "weights"))
+    return {**state, "sparsity": zeros / weights, "judged_on": _judged_on(texts)}
+
+
+def _mixed(
+    theirs: Side, layers: range, states: Tensor, original: Tensor, repair: Compensate | None
+) -> Tensor:
+    """What a layer should give, [windows, length, hidden]; takes the original through `layers`.
+
+    α of the original's own states, and the rest of what those layers make of the student's.
+    """
+    if repair is None or repair.alpha == 1:
+        theirs.pass_through(layers, original)
+        return original
+    same_input = states.clone()
+    theirs.pass_through(layers, original, same_input)
+    return torch.lerp(same_input, original, repair.alpha)
+
+
+def _shares(prune: Prune, ours: Side, states: Tensor, context: Context) -> dict[str, Any]:
+    """The sparsity of each layer, and the error curves that it was decided by, if any.
+
+    Takes `states` through the student as it came.
+    """
+    stack = ours.model.stack
+    assert isinstance(prune.method, Sparse)
+    check_pattern(stack, prune.method.pattern)
+    asked = prune.method.sparsity
+    if prune.allocation == "uniform":
+        return {"shares": [asked] * len(stack), "curves": None}
+    levels = [level for s in SPREAD if LEAST <= (level := round(asked + s, 4)) <= MOST]
+    curves: list[list[float]] = []
+    sizes: list[int] = []
+    for index in range(len(stack)):
+        context.step(index / len(stack), f"sensitivity of layer {index}")
+        layer = ours.model.read(index, torch.float32)
+        curves.append(
+            error_curve(
+                layer,
+                partial(ours.outputs, index, layer, states),
+                prune.method,
+                partial(ours.feed, index, layer, states),
+                levels,
+                f"layer {index}",
+            )
+        )
+        sizes.append(_zeros(layer)["weights"])
+        ours.advance(index, layer.to(ours.model.dtype), states)
+        ours.model.release(index)
+    shares = allocate(curves, levels, sizes, asked)
+    return {"shares": shares, "curves": {"levels": levels, "errors": curves}}
+
+
+def _told(name: str, output: Tensor, target: Tensor) -> dict[str, float | None]:
+    """The mean relative error of a stream under `name`, and its CKA to the target."""
+    errors = [
+        relative_errors(one.float(), other.float()).flatten()
+        for one, other in zip(output, target, strict=True)
+    ]
+    flat = [states.flatten(0, -2) for states in (output, target)]
+    every = max(1, len(flat[0]) // CKA_TOKENS)
+    pair = torch.stack([states[::every][:CKA_TOKENS] for states in flat], 1)  # [tokens, 2, hidden]
+    cka = linear_cka([pair])
+    return {
+        name: float(torch.cat(errors).mean()),
+        "cka" if name == "error" else f"{name}_cka": None if cka is None else float(cka[0, 1]),
+    }
+
+
+def _zeros(layer: nn.Module) -> dict[str, int]:
+    weights = [linear.get_parameter("weight") for _, linear in prunable(layer)]
+    return {
+        "zeros": sum(int((weight == 0).sum()) for weight in weights),
+        "weights": sum(weight.numel() for weight in weights),
+    }
+
+
+def _judged_on(texts: Texts) -> str:
+    return "held-out windows" if texts.training < len(texts.tokens) else "the windows learned from"
