@@ -117,7 +117,7 @@ def compensate(task: Task, spec: Compensate, seed: int, place: str, context: Con
                 f"The weight {name.removesuffix('.weight')} of {place} is not finite, so it cannot "
                 "be compensated; load the checkpoint again or in another dtype."
             )
-    fit = Fit(pruned=0.0)
+    fit, batch = Fit(pruned=0.0), task.batch  # a step of Adam has so many windows, room or not
     fit.pruned = _with_room(task, fit, task.error)
     if not math.isfinite(fit.pruned):
         raise NumericalError(
@@ -127,7 +127,7 @@ def compensate(task: Task, spec: Compensate, seed: int, place: str, context: Con
     if spec.mode == "laco+":
         _with_room(task, fit, lambda: _ridge(task, fit))
     if spec.epochs:
-        _descend(task, spec, seed, place, fit, context)
+        _descend(task, spec, batch, seed, place, fit, context)
     return fit
 
 
@@ -219,7 +219,7 @@ def _ridge(task: Task, fit: Fit) -> None:
 
 
 def _descend(
-    task: Task, spec: Compensate, seed: int, place: str, fit: Fit, context: Context
+    task: Task, spec: Compensate, batch: int, seed: int, place: str, fit: Fit, context: Context
 ) -> None:
     """Adam on every parameter under the mask; its end is kept, in laco+ only if it is better."""
     paper = spec.mode == "paper"
@@ -236,7 +236,6 @@ def _descend(
         weight_decay=PAPER_DECAY if paper else 0.0,
     )
     order = torch.Generator().manual_seed(seed)
-    batch = task.batch  # windows in a step, whatever `task.batch` comes to
     steps = math.ceil(task.training / batch)  # an epoch
     for parameter in parameters.values():
         parameter.requires_grad_(True)
