@@ -19,25 +19,47 @@ if TYPE_CHECKING:
         Similarity,
         WhatIf,
     )
-    from laco.recipe import Calibration, Collapse, Drop, Merge, ModelRef, Recipe, Spec
+    from laco.recipe import (
+        Calibration,
+        Collapse,
+        Compensate,
+        Drop,
+        Finetune,
+        Magnitude,
+        Merge,
+        ModelRef,
+        Prune,
+        Recipe,
+        SparseGPT,
+        Spec,
+        Structured,
+        Wanda,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Calibration",
     "Collapse",
+    "Compensate",
     "Divergence",
     "Drop",
+    "Finetune",
     "Footprint",
+    "Magnitude",
     "Merge",
     "Metric",
     "ModelRef",
     "ParameterSimilarity",
     "Perplexity",
+    "Prune",
     "Recipe",
     "Request",
     "Similarity",
+    "SparseGPT",
     "Spec",
+    "Structured",
+    "Wanda",
     "WhatIf",
     "__version__",
 ]

@@ -133,6 +133,27 @@ class LayerStack(Sequence[nn.Module]):
                 return f"layers {start} and {index} have parameters of different names or shapes"
         return None
 
+    def rebuilt(self, fields: Fields) -> PreTrainedModel:
+        """The model that a config with changed `fields` describes, without memory (on meta).
+
+        ArchitectureError when none can be built.
+        """
+        config = copy.deepcopy(self.model.config)
+        for name, value in fields.items():
+            setattr(config.get_text_config(decoder=True), name, value)
+        try:
+            config = type(config).from_dict(  # as a saved config comes back, derived fields anew
+                config.to_dict(), attn_implementation=config._attn_implementation
+            )
+            with torch.device("meta"):
+                rebuilt = type(self.model)(config).requires_grad_(False)
+        except Exception as error:
+            raise ArchitectureError(
+                f"After this edit, no {self.family} model can be built from the config ({error}); "
+                "choose other layers."
+            ) from error
+        return rebuilt
+
     def _fields(self, layers: Sequence[nn.Module], origins: Sequence[int]) -> Fields:
         """The config fields that the edit writes; ArchitectureError when it cannot be made."""
         depth = len(self)
@@ -170,20 +191,7 @@ class LayerStack(Sequence[nn.Module]):
         Builds that model without memory, and compares every parameter's name and shape, and in
         each layer the plain values that its modules hold (a scale made from an index, say).
         """
-        config = copy.deepcopy(self.model.config)
-        for name, value in fields.items():
-            setattr(config.get_text_config(decoder=True), name, value)
-        try:
-            config = type(config).from_dict(  # as a saved config comes back, derived fields anew
-                config.to_dict(), attn_implementation=config._attn_implementation
-            )
-            with torch.device("meta"):
-                rebuilt = type(self.model)(config).requires_grad_(False)
-        except Exception as error:
-            raise ArchitectureError(
-                f"After this edit, no {self.family} model can be built from the config ({error}); "
-                "choose other layers."
-            ) from error
+        rebuilt = self.rebuilt(fields)
         inside = f"{self.layout.layers}."
         ours = {n: s for n, s in signature(self.model).items() if not n.startswith(inside)}
         theirs = {n: s for n, s in signature(rebuilt).items() if not n.startswith(inside)}

@@ -1,4 +1,4 @@
-"""Where each architecture family keeps its layers: a table, and a probe for the others.
+"""Where each architecture family keeps its layers and what is in them: a table, and a probe.
 
 It does not know what may be done with layers. Next: `layers.py`.
 """
@@ -18,30 +18,115 @@ from laco.errors import ArchitectureError
 
 
 @dataclass(frozen=True)
+class Mlp:
+    """The modules of a layer that its MLP's channels run through."""
+
+    inputs: tuple[str, ...]  # linears whose rows are the channels
+    output: str  # the linear that is fed with them
+    blocks: int = 1  # an input has so many rows of each channel: all gates first, then all ups
+    width_key: str | None = "intermediate_size"  # None: the class computes the width
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The modules of a layer that its heads run through.
+
+    `inputs` says of each module whose rows are heads which of query, key and value it holds, in
+    turn; with `by_group`, the rows of a key's group lie together: its queries, the key, the value.
+    """
+
+    inputs: tuple[tuple[str, str], ...]
+    output: str  # the linear that is fed with the heads
+    by_group: bool = False
+    heads_key: str = "num_attention_heads"
+    groups_key: str | None = "num_key_value_heads"  # None: each head has a key of its own
+
+
+@dataclass(frozen=True)
 class Layout:
-    """Where one architecture family keeps things."""
+    """Where one architecture family keeps things; `mlp` and `attention` are inside a layer."""
 
     layers: str  # dotted path of the ModuleList
     depth_key: str = "num_hidden_layers"
+    mlp: Mlp | None = None
+    attention: Attention | None = None
 
+
+def _separate(output: str, groups_key: str | None = "num_key_value_heads") -> Attention:
+    """Query, key and value as three linears beside the output."""
+    inputs = tuple((f"self_attn.{letter}_proj", letter) for letter in "qkv")
+    return Attention(inputs, f"self_attn.{output}", groups_key=groups_key)
+
+
+def _fused(place: str, heads_key: str, groups_key: str | None = None) -> Attention:
+    """Query, key and value in one linear, group by group."""
+    inputs = ((f"{place}.query_key_value", "qkv"),)
+    return Attention(inputs, f"{place}.dense", True, heads_key, groups_key)
+
+
+_FOUR = ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h"
+_LLAMA = Layout(
+    "model.layers",
+    mlp=Mlp(("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+    attention=_separate("o_proj"),
+)
 
 LAYOUTS = {
-    "llama": Layout("model.layers"),
-    "mistral": Layout("model.layers"),
-    "qwen2": Layout("model.layers"),
-    "qwen3": Layout("model.layers"),
-    "gemma2": Layout("model.layers"),
-    "gemma3_text": Layout("model.layers"),
-    "phi3": Layout("model.layers"),
-    "gpt2": Layout("transformer.h", depth_key="n_layer"),
-    "opt": Layout("model.decoder.layers"),
-    "gpt_neox": Layout("gpt_neox.layers"),
-    "olmo2": Layout("model.layers"),
-    "smollm3": Layout("model.layers"),
-    "granite": Layout("model.layers"),
-    "stablelm": Layout("model.layers"),
-    "falcon": Layout("transformer.h"),
-    "bloom": Layout("transformer.h", depth_key="n_layer"),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "gemma2": _LLAMA,
+    "gemma3_text": _LLAMA,
+    "phi3": Layout(
+        "model.layers",
+        mlp=Mlp(("mlp.gate_up_proj",), "mlp.down_proj", blocks=2),
+        attention=Attention((("self_attn.qkv_proj", "qkv"),), "self_attn.o_proj"),
+    ),
+    "gpt2": Layout(
+        "transformer.h",
+        depth_key="n_layer",
+        mlp=Mlp(("mlp.c_fc",), "mlp.c_proj", width_key="n_inner"),
+        attention=Attention(
+            (("attn.c_attn", "qkv"),), "attn.c_proj", heads_key="n_head", groups_key=None
+        ),
+    ),
+    "opt": Layout(
+        "model.decoder.layers",
+        mlp=Mlp(("fc1",), "fc2", width_key="ffn_dim"),
+        attention=_separate("out_proj", groups_key=None),
+    ),
+    "gpt_neox": Layout(
+        "gpt_neox.layers",
+        mlp=Mlp(*_FOUR),
+        attention=_fused("attention", "num_attention_heads"),
+    ),
+    "olmo2": Layout(
+        "model.layers",
+        mlp=_LLAMA.mlp,
+        attention=Attention(  # its norms run over all heads at once
+            (
+                *_separate("o_proj").inputs,
+                ("self_attn.q_norm", "q"),
+                ("self_attn.k_norm", "k"),
+            ),
+            "self_attn.o_proj",
+        ),
+    ),
+    "smollm3": _LLAMA,
+    "granite": _LLAMA,
+    "stablelm": _LLAMA,
+    "falcon": Layout(
+        "transformer.h",
+        mlp=Mlp(*_FOUR, width_key="ffn_hidden_size"),
+        attention=_fused("self_attention", "num_attention_heads", "num_kv_heads"),
+    ),
+    "bloom": Layout(
+        "transformer.h",
+        depth_key="n_layer",
+        mlp=Mlp(*_FOUR, width_key=None),
+        attention=_fused("self_attention", "n_head"),
+    ),
 }
 
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

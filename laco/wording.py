@@ -7,9 +7,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from laco.recipe import Collapse, Drop, Merge, Recipe, Step
+from laco.recipe import (
+    Collapse,
+    Compensate,
+    Drop,
+    Finetune,
+    Magnitude,
+    Merge,
+    Prune,
+    Recipe,
+    SparseGPT,
+    Spec,
+    Step,
+    Structured,
+    Wanda,
+)
 
 ORDERS = {
     "best_first": "best-first",
@@ -18,6 +32,13 @@ ORDERS = {
     "angular": "by angle",
 }
 OBJECTIVES = {"kl": "KL", "cosine": "cosine", "perplexity": "perplexity"}
+METHODS = {
+    "magnitude": "magnitude",
+    "wanda": "Wanda",
+    "sparsegpt": "SparseGPT",
+    "flap": "FLAP",
+    "taylor": "Taylor",
+}
 
 
 @dataclass(frozen=True)
@@ -53,28 +74,34 @@ def describe_step(step: Step) -> str:
     if isinstance(step, Merge):
         spans = ", ".join(f"[{start}, {stop})" for start, stop in step.spans)
         return f"merge {spans} ({step.merge})"
+    if isinstance(step, Prune):
+        return _describe_prune(step)
+    if isinstance(step, Compensate):
+        alpha = "" if step.alpha == 1 else f", α {step.alpha:g}"
+        return f"compensated ({step.mode}{alpha})"
+    if isinstance(step, Finetune):
+        return f"LoRA r {step.rank}" + (" (KL)" if step.loss == "kl" else "")
     return _describe_collapse(step)
+
+
+def describe_method(method: Magnitude | Wanda | SparseGPT | Structured) -> str:
+    """What decides which weights go, and how many: `Wanda 50 %`, `FLAP 20 % of channels`."""
+    if isinstance(method, Structured):
+        parts = ((method.channels, "channels"), (method.groups, "head groups"))
+        told = " and ".join(f"{100 * share:g} % of {what}" for share, what in parts if share)
+        return f"{METHODS[method.importance]} {told}"
+    sparse = method.pattern != "unstructured"
+    return f"{METHODS[method.kind]} {method.pattern if sparse else f'{100 * method.sparsity:g} %'}"
 
 
 def diff(left: Recipe, right: Recipe) -> list[Difference]:
     """The fields in which two recipes differ, by path (`steps.0.threshold`)."""
-    found = [
-        Difference(f"model.{name}", getattr(left.model, name), getattr(right.model, name))
-        for name in type(left.model).model_fields
-    ]
+    found = _unlike(left.model, right.model, "model")
     for index in range(max(len(left.steps), len(right.steps))):
         a = left.steps[index] if index < len(left.steps) else None
         b = right.steps[index] if index < len(right.steps) else None
-        place = f"steps.{index}"
-        if a is None or b is None or a.kind != b.kind:
-            found.append(Difference(place, a and describe_step(a), b and describe_step(b)))
-        else:
-            left_fields, right_fields = _leaves(a.model_dump()), _leaves(b.model_dump())
-            found += [
-                Difference(f"{place}.{path}", left_fields[path], right_fields[path])
-                for path in left_fields
-            ]
-    return [difference for difference in found if difference.left != difference.right]
+        found += _unlike(a, b, f"steps.{index}")
+    return found
 
 
 def format_value(value: float, unit: str = "") -> str:
@@ -102,15 +129,33 @@ def _goes_on(before: Step | None, step: Step) -> bool:
     return same and None not in targets and 1 not in targets and before.threshold is None
 
 
-def _leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """The fields of nested data by their dotted paths."""
-    if not isinstance(value, dict):
-        return {path: value}
-    nested = cast("dict[str, Any]", value)
-    found: dict[str, Any] = {}
-    for name, item in nested.items():
-        found.update(_leaves(item, f"{path}.{name}" if path else name))
-    return found
+def _unlike(left: Any, right: Any, path: str) -> list[Difference]:
+    """Where two values are unlike; specs of one kind are looked into."""
+    if left == right:
+        return []
+    if isinstance(left, Spec) and type(left) is type(right):
+        return [
+            difference
+            for name in type(left).model_fields
+            for difference in _unlike(getattr(left, name), getattr(right, name), f"{path}.{name}")
+        ]
+    return [Difference(path, _said(left), _said(right))]
+
+
+def _said(value: Any) -> Any:
+    """A value of a recipe; a spec in a few words."""
+    if isinstance(value, Magnitude | Wanda | SparseGPT | Structured):
+        return describe_method(value)
+    return describe_step(value) if isinstance(value, Spec) else value
+
+
+def _describe_prune(step: Prune) -> str:
+    words = describe_method(step.method)
+    if step.allocation == "sensitivity":
+        words += " by sensitivity"
+    if step.compensation is not None:
+        words += f", each layer {describe_step(step.compensation)}"
+    return words
 
 
 def _describe_collapse(step: Collapse) -> str:
