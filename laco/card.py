@@ -26,8 +26,13 @@ FAMILIES = frozenset(
         *("mistral", "olmo2", "opt", "phi3", "qwen2", "qwen3", "smollm3", "stablelm"),
     }
 )
-CAPABILITIES = ("similarity", "collapse", "merge", "evaluation", "export")
-NEED_TOKENS = ("similarity", "collapse", "evaluation")  # they show text to the model
+CAPABILITIES = (
+    *("similarity", "collapse", "merge", "sparsity", "compensation", "width"),
+    *("evaluation", "export"),
+)
+NEED_TOKENS = (  # they show text to the model
+    *("similarity", "collapse", "sparsity", "compensation", "width", "evaluation"),
+)
 PARTS: tuple[str, ...] = ("embedding", "attention", "mlp", "norms", "head", "other")
 
 # `expected` is made of these. Measured on two cores of a cloud machine; good to a factor of two.

@@ -5,19 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from laco import Collapse, ModelRef
+from laco import Collapse, Compensate, Finetune, ModelRef, Prune, SparseGPT, Structured, Wanda
 from laco.collapse import first_window
 from laco.errors import RecipeError
 from laco.presets import FOLDER, presets
 
 NAMES = {
+    "acl-flap-20",
+    "acl-sparsegpt-2-4",
+    "acl-sparsegpt-4-8",
+    "acl-taylor-20",
+    "acl-wanda-20",
+    "acl-wanda-50",
+    "acl-wanda-70",
     "angular",
     "laco-baichuan2-7b",
     "laco-default",
     "laco-llama2-13b",
     "laco-llama2-7b",
+    "lora",
     "shortgpt",
     "sleb",
+    "sparsegpt-2-4",
+    "wanda-50",
 }
 
 
@@ -80,6 +90,49 @@ def test_other_presets_drop_a_quarter_of_the_layers(name: str, order: str, objec
     step = only_step(name)
     assert (step.order, step.objective, step.merge) == (order, objective, "drop")
     assert step.target_share == 0.75
+
+
+PATTERNS = {
+    "acl-wanda-20": Wanda(sparsity=0.2),
+    "acl-wanda-50": Wanda(sparsity=0.5),
+    "acl-wanda-70": Wanda(sparsity=0.7),
+    "acl-sparsegpt-2-4": SparseGPT(pattern="2:4"),
+    "acl-sparsegpt-4-8": SparseGPT(pattern="4:8"),
+    "wanda-50": Wanda(),
+    "sparsegpt-2-4": SparseGPT(pattern="2:4"),
+}
+
+
+@pytest.mark.parametrize(("name", "method"), PATTERNS.items(), ids=PATTERNS)
+def test_sparse_presets_compensate_each_layer_in_the_same_walk(name: str, method: object):
+    """With the published settings, or with our own."""
+    mode = "paper" if name.startswith("acl-") else "laco+"
+    (step,) = presets()[name].steps
+    assert step == Prune.model_validate({"method": method, "compensation": {"mode": mode}})
+
+
+@pytest.mark.parametrize("importance", ["flap", "taylor"])
+def test_width_presets_narrow_all_layers_and_compensate_afterwards(importance: str):
+    first, second = presets()[f"acl-{importance}-20"].steps
+    assert isinstance(first, Prune)
+    assert first.method == Structured.model_validate({"importance": importance, "channels": 0.2})
+    assert second == Compensate(mode="paper")
+
+
+def test_published_compensation_has_the_papers_settings():
+    (step,) = presets()["acl-wanda-50"].steps
+    assert isinstance(step, Prune)
+    paper = step.compensation
+    assert paper is not None
+    assert (paper.epochs, paper.learning_rate, paper.batch_tokens) == (10, 5e-5, 128)
+    assert (paper.calibration.windows, paper.calibration.length) == (2048, 128)
+
+
+def test_lora_has_llm_pruners_settings():
+    (step,) = presets()["lora"].steps
+    assert isinstance(step, Finetune)
+    assert (step.rank, step.scale, step.dropout) == (8, 16, 0.05)
+    assert (step.learning_rate, step.epochs, step.batch_tokens) == (1e-4, 2, 64 * 256)
 
 
 def test_preset_makes_a_recipe_for_any_model():

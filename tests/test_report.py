@@ -7,7 +7,21 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from laco import Collapse, Drop, Merge, Metric, ModelRef, Recipe
+from laco import (
+    Collapse,
+    Compensate,
+    Drop,
+    Finetune,
+    Magnitude,
+    Merge,
+    Metric,
+    ModelRef,
+    Prune,
+    Recipe,
+    SparseGPT,
+    Structured,
+    Wanda,
+)
 from laco.errors import RecipeError
 from laco.report import FORMATS, describe, diff, format_value, pareto, render, table
 
@@ -129,6 +143,25 @@ def test_diff_looks_into_nested_specs_and_the_model():
     assert paths == ["model.dtype", "steps.0.calibration.windows"]
 
 
+def test_diff_looks_into_one_method_and_tells_two_in_words():
+    mild, harsh = Prune(method=Wanda(sparsity=0.3)), Prune(method=Wanda(sparsity=0.7))
+    found = diff(Recipe(model=MODEL, steps=(mild,)), Recipe(model=MODEL, steps=(harsh,)))
+    assert [(d.path, d.left, d.right) for d in found] == [("steps.0.method.sparsity", 0.3, 0.7)]
+    other = Prune(method=SparseGPT(pattern="2:4"))
+    found = diff(Recipe(model=MODEL, steps=(mild,)), Recipe(model=MODEL, steps=(other,)))
+    assert [(d.path, d.left, d.right) for d in found] == [
+        ("steps.0.method", "Wanda 30 %", "SparseGPT 2:4")
+    ]
+
+
+def test_diff_tells_a_compensation_that_only_one_has():
+    left = Recipe(model=MODEL, steps=(Prune(),))
+    right = Recipe(model=MODEL, steps=(Prune(compensation=Compensate()),))
+    (found,) = diff(left, right)
+    assert (found.path, found.left) == ("steps.0.compensation", None)
+    assert found.right == "compensated (laco+)"
+
+
 def test_diff_tells_a_step_that_only_one_recipe_has():
     left, right = Recipe(model=MODEL), Recipe(model=MODEL, steps=(Drop(layers=(3,)),))
     (difference,) = diff(left, right)
@@ -157,6 +190,34 @@ def test_descriptions_tell_the_searches_apart():
     assert "Algorithm 1 (C=4, I=2, drop) while cosine > 0.65" in describe(
         Recipe(model=MODEL, steps=(step,))
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (Prune(), "Wanda 50 %"),
+        (Prune(method=SparseGPT(pattern="2:4")), "SparseGPT 2:4"),
+        (
+            Prune(method=Magnitude(sparsity=0.35), allocation="sensitivity"),
+            "magnitude 35 % by sensitivity",
+        ),
+        (Prune(method=Structured()), "FLAP 20 % of channels"),
+        (
+            Prune(method=Structured(importance="taylor", channels=0.1, groups=0.25)),
+            "Taylor 10 % of channels and 25 % of head groups",
+        ),
+        (
+            Prune(compensation=Compensate(mode="paper")),
+            "Wanda 50 %, each layer compensated (paper)",
+        ),
+        (Compensate(), "compensated (laco+)"),
+        (Compensate(alpha=0.5), "compensated (laco+, α 0.5)"),
+        (Finetune(), "LoRA r 8"),
+        (Finetune(rank=16, loss="kl"), "LoRA r 16 (KL)"),
+    ],
+)
+def test_sparsity_and_recovery_are_told_in_a_few_words(step, words: str):
+    assert describe(Recipe(model=MODEL, steps=(step,))) == f"smollm2-135m, {words}"
 
 
 @pytest.mark.parametrize("form", FORMATS)
