@@ -30,6 +30,7 @@ CAPABILITIES = (
     *("similarity", "collapse", "merge", "sparsity", "compensation", "width"),
     *("evaluation", "export"),
 )
+FIXED_WIDTH = frozenset({"bloom"})  # their class computes the MLP's width; held against LAYOUTS too
 NEED_TOKENS = (  # they show text to the model
     *("similarity", "collapse", "sparsity", "compensation", "width", "evaluation"),
 )
@@ -258,6 +259,12 @@ def _capabilities(
     if family not in FAMILIES:
         known = f"{family} is no known family; its layers are found by probing when it is loaded"
     card = {name: {"ok": True, "reason": known} for name in CAPABILITIES}
+    if family not in FAMILIES:
+        reason = f"{family} is no known family, so it is not known which weights are a channel"
+        card["width"] = {"ok": False, "reason": reason}
+    elif family in FIXED_WIDTH:
+        reason = f"the class of {family} computes the MLP's width, so no config can say another"
+        card["width"] = {"ok": False, "reason": reason}
     depth = len(tensors.layers)
     if depth == 1:
         card["collapse"] = card["merge"] = {"ok": False, "reason": "it has one layer only"}

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from laco import card, hub, models, reference
-from laco.errors import ModelError, RecipeError
+from laco.errors import ArchitectureError, ModelError, RecipeError
 from laco.layers import LayerStack
 from laco.layouts import LAYOUTS
-from laco.recipe import ModelRef
+from laco.prune.widths import check_structured
+from laco.recipe import ModelRef, Structured
 from tests import tiny
 
 CACHE = Path(__file__).parent.parent / "cache"
@@ -58,7 +59,20 @@ def test_card_counts_what_the_model_holds(family, tmp_path):
     assert about["vocab_size"] == text.vocab_size
     assert about["heads"] == text.num_attention_heads
     assert about["layers"] == tiny.DEPTH
-    assert all(answer["ok"] for answer in about["capabilities"].values())
+    assert reasons(about, ok=False) <= {"width"}
+
+
+@pytest.mark.parametrize("family", BUILDERS)
+def test_width_is_offered_where_pruning_can_do_it(family, tmp_path):
+    """Deciding that needs the class; the card has it written down."""
+    model = BUILDERS[family]()
+    can = True
+    try:
+        check_structured(LayerStack(model), Structured(channels=0.5, multiple=1))
+    except ArchitectureError:
+        can = False
+    about = inspect(tiny.save(model, tmp_path / family))
+    assert about["capabilities"]["width"]["ok"] is can
 
 
 @pytest.mark.parametrize("family", BUILDERS)
@@ -209,7 +223,7 @@ def test_model_that_laco_cannot_take_says_why(llama, changes, part):
 def test_trusted_code_is_allowed_and_its_export_says_what_it_needs(llama):
     edit_config(llama, model_type="own", auto_map={"AutoConfig": "own.C"})
     about = inspect(llama, trust_remote_code=True)
-    assert reasons(about, ok=True) == set(card.CAPABILITIES)
+    assert reasons(about, ok=False) == {"width"}
     assert "own Python code" in about["capabilities"]["export"]["reason"]
 
 
