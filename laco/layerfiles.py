@@ -41,7 +41,7 @@ def skeleton(folder: Path, trust_remote_code: bool, dtype: torch.dtype) -> PreTr
     Buffers that no file holds (rotary frequencies) are real.
     """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    with models._quiet():
+    with models.quiet():
         config = AutoConfig.from_pretrained(folder, **options)
         with init_empty_weights(include_buffers=False):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, **options)
@@ -151,7 +151,7 @@ class Weights:
         self.missing = frozenset(info.missing_keys)
         self.model.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
         self.model._adjust_missing_and_unexpected_keys(info)
-        models._check_loaded(folder, info.to_dict())
+        models.check_loaded(folder, info.to_dict())
         self.model.requires_grad_(False)
 
     def _convert(self, tensors: dict[str, Any], device: str) -> Any:
@@ -161,7 +161,7 @@ class Weights:
             device_map={"": device},
             weight_mapping=self._mapping,
         )
-        with models._quiet():
+        with models.quiet():
             return convert_and_load_state_dict_in_model(self.model, tensors, config)[0]
 
     def _freeze(self, targets: Iterable[str]) -> None:

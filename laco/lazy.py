@@ -47,17 +47,16 @@ class LazyModel:
 
     def __init__(self, folder: Path, ref: ModelRef, device: str):
         self.folder, self.ref, self.device = folder, ref, device
-        config = checkpoint.read_config(folder)
-        self.dtype = _checked_dtype(folder, config, ref, device)
+        config, self.dtype = models.check_folder(folder, ref, device)
         options = {"trust_remote_code": ref.trust_remote_code}
         try:
-            with models._quiet():
+            with models.quiet():
                 self.tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-                causal = models._is_causal(folder, options)
+                causal = models.is_causal(folder, options)
             if causal:
                 self.model = skeleton(folder, ref.trust_remote_code, self.dtype)
         except Exception as error:  # transformers raises a dozen kinds for a folder it can't read
-            raise ModelError(models._why_not(folder, config, ref, error)) from error
+            raise ModelError(models.why_not(folder, config, ref, error)) from error
         if not causal:
             raise ModelError(
                 f"{folder} cannot be loaded: {config['model_type']} is not a causal language model."
@@ -258,7 +257,7 @@ class LayerWriter:
         for file in (source.folder / "generation_config.json", *source.folder.glob("*.py")):
             if file.is_file():
                 shutil.copy2(file, self.folder)
-        with models._quiet():
+        with models.quiet():
             source.tokenizer.save_pretrained(self.folder)
         self._write_index()
         Weights(
@@ -291,25 +290,6 @@ class LayerWriter:
                 size += tensor.nbytes
         document = {"metadata": {"total_size": size}, "weight_map": names}
         write_json(self.folder / "model.safetensors.index.json", document)
-
-
-def _checked_dtype(folder: Path, config: dict[str, Any], ref: ModelRef, device: str) -> torch.dtype:
-    """The number format to run a folder in; ModelError when it cannot be run at all."""
-    if reason := checkpoint.not_causal(config):
-        raise ModelError(f"{folder} cannot be loaded: {reason}.")
-    checkpoint.read_headers(folder)
-    dtype = checkpoint.checkpoint_dtype(folder) if ref.dtype == "auto" else ref.dtype
-    if dtype == "float16" and torch.device(device).type == "cpu":
-        raise ModelError(
-            f"{folder} would run in float16 on a CPU, where it overflows and is slow; choose "
-            "dtype float32 or bfloat16."
-        )
-    if not checkpoint.has_tokenizer(folder):
-        raise ModelError(
-            f"{folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json of the "
-            "model it was made from into it."
-        )
-    return getattr(torch, dtype)
 
 
 def _same(one: Any, other: Any) -> bool:

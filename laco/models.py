@@ -30,12 +30,17 @@ __all__ = [
     "BUNDLED",
     "LoadedModel",
     "best_device",
+    "check_folder",
+    "check_loaded",
     "folder_of",
+    "is_causal",
     "list_devices",
     "load",
     "load_folder",
     "pin",
+    "quiet",
     "save_folder",
+    "why_not",
 ]
 
 
@@ -75,6 +80,41 @@ def folder_of(ref: ModelRef, cache: Path) -> Path:
 
 def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
     """The model in a folder of safetensors, config and tokenizer, in `ref`'s number format."""
+    config, dtype = check_folder(folder, ref, device)
+    options: dict[str, Any] = {"trust_remote_code": ref.trust_remote_code}
+    with quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+            if not is_causal(folder, options):
+                raise ModelError(
+                    f"{folder} cannot be loaded: {config['model_type']} is not a causal language "
+                    "model."
+                )
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below, with the names
+                device_map={"": device} if torch.device(device).type != "cpu" else None,
+                **options,
+            )
+        except ModelError:
+            raise
+        except Exception as error:  # transformers raises a dozen kinds for a folder it can't read
+            raise ModelError(why_not(folder, config, ref, error)) from error
+    model, found = loaded
+    check_loaded(folder, found)
+    model.eval().requires_grad_(False)
+    return LoadedModel(model, tokenizer, LayerStack(model), ref)
+
+
+def check_folder(folder: Path, ref: ModelRef, device: str) -> tuple[dict[str, Any], torch.dtype]:
+    """The config of a folder and the number format to run it in, from its small files alone.
+
+    `ModelError` when it is no causal language model, has no weights or no tokenizer, or cannot be
+    run on that device in that format.
+    """
     config = checkpoint.read_config(folder)
     if reason := checkpoint.not_causal(config):
         raise ModelError(f"{folder} cannot be loaded: {reason}.")
@@ -90,32 +130,7 @@ def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
             f"{folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json of the "
             "model it was made from into it."
         )
-    options: dict[str, Any] = {"trust_remote_code": ref.trust_remote_code}
-    with _quiet():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-            if not _is_causal(folder, options):
-                raise ModelError(
-                    f"{folder} cannot be loaded: {config['model_type']} is not a causal language "
-                    "model."
-                )
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=getattr(torch, dtype),
-                use_safetensors=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, with the names
-                device_map={"": device} if torch.device(device).type != "cpu" else None,
-                **options,
-            )
-        except ModelError:
-            raise
-        except Exception as error:  # transformers raises a dozen kinds for a folder it can't read
-            raise ModelError(_why_not(folder, config, ref, error)) from error
-    model, found = loaded
-    _check_loaded(folder, found)
-    model.eval().requires_grad_(False)
-    return LoadedModel(model, tokenizer, LayerStack(model), ref)
+    return config, getattr(torch, dtype)
 
 
 def save_folder(lm: LoadedModel, folder: Path) -> None:
@@ -126,7 +141,7 @@ def save_folder(lm: LoadedModel, folder: Path) -> None:
     another length; the tokenizer knows no id past the embedding. Raises `ModelError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _quiet():
+    with quiet():
         lm.model.save_pretrained(folder)
         lm.tokenizer.save_pretrained(folder)
     written = checkpoint.read_headers(folder)
@@ -182,7 +197,8 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def _is_causal(folder: Path, options: dict[str, Any]) -> bool:
+def is_causal(folder: Path, options: dict[str, Any]) -> bool:
+    """Whether transformers, or code that comes with the folder, has a causal model of this kind."""
     config = transformers.AutoConfig.from_pretrained(folder, **options)
     remote = getattr(config, "auto_map", None) or {}
     known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
@@ -194,7 +210,7 @@ def _convert(file: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     options: dict[str, Any] = {"gguf_file": file.name}
     try:
-        with _quiet():
+        with quiet():
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
             model = AutoModelForCausalLM.from_pretrained(
                 file.parent, dtype=torch.float32, **options
@@ -224,7 +240,8 @@ def _forget_quantisation(model: Any) -> None:
     model.is_quantized = False
 
 
-def _check_loaded(folder: Path, found: dict[str, Any]) -> None:
+def check_loaded(folder: Path, found: dict[str, Any]) -> None:
+    """`ModelError` when a loader found tensors missing, left over, or of another shape."""
     for kind, meaning in (
         ("missing_keys", "lacks"),
         ("unexpected_keys", "has, unknown to its config,"),
@@ -239,7 +256,8 @@ def _check_loaded(folder: Path, found: dict[str, Any]) -> None:
             )
 
 
-def _why_not(folder: Path, config: dict[str, Any], ref: ModelRef, error: Exception) -> str:
+def why_not(folder: Path, config: dict[str, Any], ref: ModelRef, error: Exception) -> str:
+    """What to tell the user of an error that transformers raised for a folder."""
     if config.get("auto_map") and not ref.trust_remote_code:
         return (
             f"{folder} brings its own Python code, which laco does not run unasked; set "
@@ -252,7 +270,7 @@ def _why_not(folder: Path, config: dict[str, Any], ref: ModelRef, error: Excepti
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' own progress bars and reports: ours go to whoever asked."""
     level, bars = chatter.get_verbosity(), chatter.is_progress_bar_enabled()
     chatter.set_verbosity_error()
