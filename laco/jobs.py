@@ -67,6 +67,11 @@ class JobStatus:
         """What the engine gave back; None unless the job is done. Read when asked for."""
         return read_json(self.folder / "result.json") if self.state == "done" else None
 
+    @property
+    def live(self) -> dict[str, Any] | None:
+        """What there is of a result so far; None before its first part. Read when asked for."""
+        return read_json(self.folder / "live.json")
+
 
 class JobRunner(Protocol):
     """Takes requests and carries them out, here or elsewhere."""

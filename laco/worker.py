@@ -1,8 +1,8 @@
 """One job, in a process of its own: `python -m laco.worker STORE/jobs/ID`.
 
 Reads the request from the job's folder, has the engine carry it out, and writes how far it is,
-what came out, or why not, into the same folder. It does not touch the queue: `schedule.py` reads
-what it leaves. Next: `engine.py`.
+what there is so far, what came out, or why not, into the same folder. It does not touch the
+queue: `schedule.py` reads what it leaves. Next: `engine.py`.
 
 `LACO_ENGINE` names another module than `laco.engine` to take `run` from; the tests of the queue
 use it to put a small function where the engine is. Such a run gets the device "cpu".
@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -61,7 +62,8 @@ def carry_out(
     try:
         request = _request(folder / "job.json")
         store = RunStore(folder.parent.parent)
-        context = Context(device, reporter.progress, (folder / "cancel").exists)
+        cancelled = (folder / "cancel").exists
+        context = Context(device, reporter.progress, cancelled, reporter.publish)
         result = engine(request, store, context)
         before_end()
         write_json(folder / "result.json", result)
@@ -81,11 +83,17 @@ def carry_out(
 
 
 class Reporter:
-    """Writes progress to status.json at most twice a second, from a thread of its own."""
+    """Writes progress to status.json at most twice a second, from a thread of its own.
+
+    What there is of a result so far goes to live.json by the same thread.
+    """
 
     def __init__(self, folder: Path, attempt: int, log: TextIO) -> None:
         self.message = "Starting"
         self._path = folder / "status.json"
+        self._live_path = folder / "live.json"
+        self._live: Mapping[str, Any] | None = None
+        self._live_written: Mapping[str, Any] | None = None
         self._attempt = attempt
         self._log = log
         self._fraction = 0.0
@@ -106,6 +114,11 @@ class Reporter:
         self._fraction, self.message = fraction, message
         self._news.set()
 
+    def publish(self, document: Mapping[str, Any]) -> None:
+        """Take what there is of a result so far; the newest is what will be written."""
+        self._live = document
+        self._news.set()
+
     def end(self, state: str, error: str | None) -> None:
         """Write the last report."""
         self._over.set()
@@ -113,6 +126,7 @@ class Reporter:
         self._thread.join()
         if state == "done":
             self._fraction = 1.0
+        self._write_live()
         self._say(f"{state}{f': {error}' if error else ''}")
         self._write(state, error)
 
@@ -120,6 +134,7 @@ class Reporter:
         while not self._over.is_set():
             self._news.wait()
             self._news.clear()
+            self._write_live()
             try:
                 self._write("running", None)
             except LacoError as error:  # a full disk ends the work where it saves, not here
@@ -129,6 +144,16 @@ class Reporter:
                 self._logged = (time.time(), self.message)
                 self._say(f"{self._fraction:4.0%} {self.message}")
             self._over.wait(_REPORT_SECONDS)
+
+    def _write_live(self) -> None:
+        document = self._live
+        if document is None or document is self._live_written:
+            return
+        self._live_written = document
+        try:
+            write_json(self._live_path, document, durable=False)
+        except LacoError as error:  # whoever watches sees less; the work goes on
+            self._say(str(error))
 
     def _write(self, state: str, error: str | None) -> None:
         now = time.time()
@@ -201,7 +226,7 @@ def _engine_at_work(request: Request, store: RunStore, context: Context) -> dict
     """The engine, imported when the job has already reported that it runs."""
     context.step(0.0, "Loading libraries")
     engine, device = _engine()
-    return engine(request, store, Context(device, context.progress, context.cancelled))
+    return engine(request, store, replace(context, device=device))
 
 
 def main(arguments: list[str] | None = None) -> int:

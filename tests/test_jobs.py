@@ -1,5 +1,6 @@
 """A job's life as whoever submitted it sees it: files, states, and what failing is told."""
 
+import io
 import json
 import math
 import sqlite3
@@ -98,6 +99,51 @@ def test_result_that_is_not_finite_fails_the_job(store):
     assert status.error is not None
     assert "not finite" in status.error
     assert not (status.folder / "result.json").exists()
+
+
+def test_what_there_is_so_far_is_told_before_the_end(store):
+    seen: list[object] = []
+
+    def run(_request, _store, context):
+        (job,) = runner.jobs()
+        seen.append(job.live)
+        context.publish({"layers": [{"layer": 0, "error": 0.25}], "of": 2})
+        deadline = time.monotonic() + 20
+        while job.live is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append(job.live)
+        context.publish({"layers": [], "of": 3})
+        context.publish({"layers": [], "of": 4})
+        return {}
+
+    runner = InlineRunner(store, run)
+    status = runner.status(runner.submit(request_for("x")))
+    assert seen == [None, {"layers": [{"layer": 0, "error": 0.25}], "of": 2}]
+    assert status.live == {"layers": [], "of": 4}, "the newest is there at the end"
+
+
+def test_live_number_that_is_not_finite_is_told_in_the_log_and_ends_nothing(store):
+    def run(_request, _store, context):
+        context.publish({"error": math.nan})
+        return {}
+
+    runner = InlineRunner(store, run)
+    job = runner.submit(request_for("x"))
+    assert runner.status(job).state == "done"
+    assert runner.status(job).live is None
+    assert "not finite" in runner.log(job)
+
+
+def test_many_live_documents_are_written_at_most_twice_a_second(tmp_path, monkeypatch):
+    written: list[str] = []
+    monkeypatch.setattr("laco.worker.write_json", lambda path, *_, **__: written.append(path.name))
+    reporter = Reporter(tmp_path, 1, io.StringIO())
+    reporter.start()
+    for count in range(100):
+        reporter.publish({"of": count})
+        time.sleep(0.005)
+    reporter.end("done", None)
+    assert 1 <= written.count("live.json") <= 4
 
 
 def test_job_may_cancel_itself_and_is_cancelled_at_its_next_step(store):

@@ -7,8 +7,7 @@ spec and no model. Next: `session.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import streamlit as st
 from pydantic import ValidationError
@@ -16,9 +15,22 @@ from pydantic.fields import FieldInfo
 
 from laco.errors import LacoError
 from laco.recipe import Span, Spec, complaints
+from laco.ui.fields import (
+    bound,
+    default,
+    first,
+    is_nothing,
+    is_share,
+    leading,
+    optional,
+    settled,
+    specs_in,
+    unwrapped,
+)
 from laco.ui.spans import clamped, parse_layers, parse_spans, text_of_spans
 
 S = TypeVar("S", bound=Spec)
+MOST_PERCENT = 90  # where sliders of shares end: what is left beyond is seldom a model
 
 
 def spec_form(
@@ -27,28 +39,39 @@ def spec_form(
     """Ask for every field of `cls`; the spec that was chosen, or None with the reason shown.
 
     `start` gives the first values instead of the defaults. Fields in `leave_out` are not asked
-    for and keep their first value.
+    for and keep their first value. A choice that other defaults follow from is asked first.
     """
-    values: dict[str, Any] = {}
     names = [name for name in cls.model_fields if name != "kind"]
     asked = [name for name in names if name not in leave_out]
-    flat = [name for name in asked if _nested(cls.model_fields[name]) is None]
-    grid = st.columns(columns) if flat else []
+    inner = {name: kinds for name in asked if (kinds := specs_in(cls.model_fields[name]))}
+    flat = [name for name in asked if name not in inner]
+    values: dict[str, Any] = {}
     try:
-        for place, name in enumerate(flat):
-            with grid[place % columns]:
+        for name in (name for name in inner if len(inner[name]) > 1):
+            values[name] = _one_of(inner[name], name, cls, f"{key}.{name}", start)
+            if values[name] is None:
+                return None
+        grid = st.columns(columns) if flat else []
+        cells = {name: grid[place % columns].container() for place, name in enumerate(flat)}
+        decisive = [name for name in leading(cls) if name in flat]
+        for name in decisive:
+            with cells[name]:
                 values[name] = _widget(name, cls.model_fields[name], key, start)
-        for name in asked:
-            nested = _nested(cls.model_fields[name])
-            if nested is not None:
-                with st.expander(_label(name)):
-                    st.caption(cls.model_fields[name].description or "")
-                    values[name] = spec_form(nested, f"{key}.{name}", _first(name, cls, start))
-                    if values[name] is None:
-                        return None
+        follows = settled(cls, start, {name: values[name] for name in decisive})
+        if follows is not start:  # other first values are other widgets
+            start = follows
+            key = ".".join([key, *(str(values[name]) for name in decisive)])
+        for name in flat:
+            if name not in decisive:
+                with cells[name]:
+                    values[name] = _widget(name, cls.model_fields[name], key, start)
+        for name in (name for name in inner if len(inner[name]) == 1):
+            values[name], whole = _nested(inner[name][0], name, cls, f"{key}.{name}", start)
+            if not whole:
+                return None
         for name in set(names) - set(asked):
-            values[name] = _first(name, cls, start)
-        if any(values[name] == () for name in asked):
+            values[name] = first(name, cls, start)
+        if any(is_nothing(cls.model_fields[name], values[name]) for name in asked):
             st.info("Nothing is chosen yet.")
             return None
         return cls(**values)
@@ -59,9 +82,48 @@ def spec_form(
     return None
 
 
+def _one_of(
+    kinds: Sequence[type[Spec]], name: str, cls: type[Spec], key: str, start: Spec | None
+) -> Spec | None:
+    """A choice between specs, then the form of the chosen one."""
+    given = first(name, cls, start)
+    by_name = {kind.__name__: kind for kind in kinds}
+    chosen = st.segmented_control(
+        _label(name),
+        list(by_name),
+        default=type(given).__name__ if given is not None else kinds[0].__name__,
+        required=True,
+        help=cls.model_fields[name].description,
+        key=key,
+        persist_state="session",
+    )
+    kind = by_name[chosen]
+    st.caption((kind.__doc__ or "").partition("\n\n")[0])
+    return spec_form(kind, f"{key}.{chosen}", given if isinstance(given, kind) else None)
+
+
+def _nested(
+    kind: type[Spec], name: str, cls: type[Spec], key: str, start: Spec | None
+) -> tuple[Spec | None, bool]:
+    """A spec inside the spec, behind a switch where it may be left out; and whether it is whole."""
+    about = cls.model_fields[name].description or ""
+    given = first(name, cls, start)
+    if not optional(cls, name):
+        with st.expander(_label(name)):
+            st.caption(about)
+            chosen = spec_form(kind, key, given)
+            return chosen, chosen is not None
+    common: dict[str, Any] = {"help": about, "key": key, "persist_state": "session"}
+    if not st.toggle(_label(name), value=given is not None, **common):
+        return None, True
+    with st.container(border=True):
+        chosen = spec_form(kind, f"{key}.on", given)
+    return chosen, chosen is not None
+
+
 def _widget(name: str, field: FieldInfo, key: str, start: Spec | None) -> Any:
-    kind, optional = _unwrapped(field.annotation)
-    value = getattr(start, name) if start is not None else _default(field)
+    kind, may_be_unset = unwrapped(field.annotation)
+    value = getattr(start, name) if start is not None else default(field)
     common: dict[str, Any] = {
         "label": _label(name),
         "help": field.description,
@@ -74,7 +136,7 @@ def _widget(name: str, field: FieldInfo, key: str, start: Spec | None) -> Any:
     if kind is bool:
         return st.checkbox(value=value, **common)
     if kind in (int, float):
-        return _number(kind, field, value, optional, common)
+        return _number(kind, field, value, may_be_unset, common)
     if get_origin(kind) is tuple:
         if get_args(kind)[0] is int:
             text = ", ".join(map(str, value or ()))
@@ -84,14 +146,22 @@ def _widget(name: str, field: FieldInfo, key: str, start: Spec | None) -> Any:
     return st.text_input(value=value or "", **common)
 
 
-def _number(kind: type, field: FieldInfo, value: Any, optional: bool, common: dict) -> Any:
-    low, high = (_bound(field, "ge", "gt"), _bound(field, "le", "lt"))
+def _number(kind: type, field: FieldInfo, value: Any, may_be_unset: bool, common: dict) -> Any:
+    low, high = (bound(field, "ge", "gt"), bound(field, "le", "lt"))
+    if is_share(field):
+        most = MOST_PERCENT if value <= MOST_PERCENT / 100 else 99
+        return (
+            st.slider(
+                min_value=0, max_value=most, value=round(100 * value), format="%d %%", **common
+            )
+            / 100
+        )
     return st.number_input(
         min_value=None if low is None else kind(low),
         max_value=None if high is None else kind(high),
         value=None if value is None else kind(value),
         step=1 if kind is int else 0.05,
-        placeholder="unset" if optional else None,
+        placeholder="unset" if may_be_unset else None,
         format=None if kind is int else "%.3f",
         **common,
     )
@@ -103,36 +173,6 @@ def _label(name: str) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
-
-
-def _unwrapped(annotation: Any) -> tuple[Any, bool]:
-    """The type without its `| None`, and whether it had one."""
-    if get_origin(annotation) in (Union, UnionType):
-        members = [member for member in get_args(annotation) if member is not NoneType]
-        if len(members) == 1:
-            return members[0], True
-    return annotation, False
-
-
-def _nested(field: FieldInfo) -> type[Spec] | None:
-    kind, _ = _unwrapped(field.annotation)
-    return kind if isinstance(kind, type) and issubclass(kind, Spec) else None
-
-
-def _default(field: FieldInfo) -> Any:
-    return None if field.is_required() else field.get_default(call_default_factory=True)
-
-
-def _first(name: str, cls: type[Spec], start: Spec | None) -> Any:
-    return getattr(start, name) if start is not None else _default(cls.model_fields[name])
-
-
-def _bound(field: FieldInfo, *names: str) -> float | None:
-    for constraint in field.metadata:
-        for name in names:
-            if getattr(constraint, name, None) is not None:
-                return getattr(constraint, name)
-    return None
 
 
 def range_slider(label: str, layers: int, key: str, suggestion: Span) -> Span:

@@ -4,7 +4,21 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from laco.evaluations import Perplexity, Similarity, WhatIf
-from laco.recipe import Calibration, Collapse, Drop, Merge, Spec
+from laco.recipe import (
+    Calibration,
+    Collapse,
+    Compensate,
+    Drop,
+    Finetune,
+    Magnitude,
+    Merge,
+    Prune,
+    SparseGPT,
+    Spec,
+    Structured,
+    Wanda,
+)
+from laco.ui.fields import leading
 
 SPECS = [
     Collapse(),
@@ -13,6 +27,13 @@ SPECS = [
     Collapse(calibration=Calibration(source="file:a.txt", windows=3, unit="sentence", seed=7)),
     Merge(spans=((6, 10), (20, 22)), merge="mean", parameters="projections"),
     Drop(layers=(7, 8, 12)),
+    Prune(method=Magnitude(sparsity=0.35), allocation="sensitivity"),
+    Prune(method=SparseGPT(pattern="2:4", damping=0.1), calibration=Calibration(windows=3)),
+    Prune(method=Structured(importance="taylor", channels=0.3, groups=0.25)),
+    Prune(compensation=Compensate(mode="paper", epochs=3)),
+    Compensate(alpha=0.5, epochs=0),
+    Compensate(mode="paper"),
+    Finetune(rank=4, loss="kl", keep_zeros=False),
     Similarity(tokens="last", shards=2),
     WhatIf(longest=4, merge="rdsc"),
     Perplexity(stride=128, windows=None),
@@ -27,18 +48,25 @@ def show(spec_class, start):  # runs as a script of its own, so it imports what 
     st.session_state["out"] = spec_form(spec_class, "form", start=start)
 
 
+def describe(spec: Spec) -> str:
+    return f"{type(spec).__name__} {spec.model_dump(exclude_defaults=True)}"
+
+
 def form(spec_class: type[Spec], start: Spec | None = None) -> AppTest:
     at = AppTest.from_function(show, kwargs={"spec_class": spec_class, "start": start}).run()
     assert not at.exception
     return at
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+@pytest.mark.parametrize("spec", SPECS, ids=describe)
 def test_form_gives_back_the_spec_it_starts_from(spec):
     assert form(type(spec), spec).session_state["out"] == spec
 
 
-@pytest.mark.parametrize("spec_class", [Collapse, Similarity, WhatIf, Perplexity, Calibration])
+@pytest.mark.parametrize(
+    "spec_class",
+    [Collapse, Prune, Compensate, Finetune, Similarity, WhatIf, Perplexity, Calibration],
+)
 def test_untouched_form_gives_the_defaults(spec_class):
     assert form(spec_class).session_state["out"] == spec_class()
 
@@ -85,3 +113,65 @@ def test_spans_and_layers_are_read_from_text():
     assert "empty, inverted" in at.error[0].value
     at.text_input(key="form.spans").set_value("ten").run()
     assert at.error[0].value == "'ten' is no range; write start:stop, for example 6:10."
+
+
+def test_choice_of_a_method_brings_its_own_fields():
+    at = form(Prune)
+    at.segmented_control(key="form.method").set_value("SparseGPT").run()
+    at.number_input(key="form.method.SparseGPT.damping").set_value(0.05).run()
+    assert at.session_state["out"] == Prune(method=SparseGPT(damping=0.05))
+    at.segmented_control(key="form.method").set_value("Structured").run()
+    assert at.session_state["out"] == Prune(method=Structured())
+
+
+def test_shares_are_asked_for_in_per_cent():
+    at = form(Wanda)
+    level = at.slider(key="form.sparsity")
+    assert (level.min, level.max, level.value) == (0, 90, 50)
+    level.set_value(35).run()
+    assert at.session_state["out"] == Wanda(sparsity=0.35)
+    at.slider(key="form.sparsity").set_value(0).run()
+    assert at.session_state["out"] is None
+    assert at.info[0].value == "Nothing is chosen yet."
+    assert not at.error
+
+
+def test_share_beyond_the_sliders_end_is_kept():
+    assert form(Wanda, Wanda(sparsity=0.95)).session_state["out"] == Wanda(sparsity=0.95)
+
+
+def test_spec_that_may_be_left_out_is_behind_a_switch():
+    at = form(Prune)
+    at.toggle(key="form.compensation").set_value(True).run()
+    at.number_input(key="form.compensation.on.epochs").set_value(1).run()
+    assert at.session_state["out"] == Prune(compensation=Compensate(epochs=1))
+    at.toggle(key="form.compensation").set_value(False).run()
+    assert at.session_state["out"] == Prune()
+
+
+def test_mistake_inside_a_spec_that_may_be_left_out_gives_no_spec():
+    at = form(Prune)
+    at.toggle(key="form.compensation").set_value(True).run()
+    at.number_input(key="form.compensation.on.held_out").set_value(0).run()
+    assert at.session_state["out"] is None
+    assert "laco+ needs windows" in at.error[0].value
+
+
+def test_choice_that_other_defaults_follow_from_changes_them():
+    assert leading(Compensate) == ("mode",)
+    at = form(Compensate)
+    at.selectbox(key="form.mode").set_value("paper").run()
+    assert at.session_state["out"] == Compensate(mode="paper")
+    at.number_input(key="form.paper.epochs").set_value(3).run()
+    assert at.session_state["out"] == Compensate(mode="paper", epochs=3)
+    at.selectbox(key="form.mode").set_value("laco+").run()
+    assert at.session_state["out"] == Compensate()
+
+
+def test_what_was_given_at_the_start_outlives_such_a_choice():
+    at = form(Collapse, Collapse(target_share=0.75))
+    at.selectbox(key="form.order").set_value("top_down").run()
+    assert at.session_state["out"] == Collapse(order="top_down", target_share=0.75)
+    at = form(Compensate, Compensate(mode="paper", alpha=0.5))
+    at.selectbox(key="form.mode").set_value("laco+").run()
+    assert at.session_state["out"] == Compensate(alpha=0.5)
