@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from laco.adapters import Adapters, insert_adapters, merge_adapters, merged_weight, unwrap
 from laco.errors import CalibrationError, ModelError, NumericalError, RecipeError
 from laco.head import TOKENS, token_losses
+from laco.walk import logits
 
 if TYPE_CHECKING:
     from laco.context import Context
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Adapters", "finetune", "merge_adapters", "merged_weight", "train_adapters", "unwrap"]
 
 WARM_UP = 0.1  # of the steps
+HEAD_TOKENS = 256  # through the head at a time, forth and back
 CLIP = 1.0  # longest gradient, over all adapters together
 
 
@@ -75,9 +77,10 @@ def train_adapters(
     AdamW without weight decay; the step size rises over the first tenth of the steps, then falls
     to zero by a cosine; gradients are clipped at length 1. The model's own dropout is off. Kept is
     the epoch with the least held-out cross-entropy, whatever the training loss. The loss `kl` is
-    KL(original ‖ model) per token and holds two models in memory; with `ce`, `original` is asked
-    for its held-out loss and let go. Where memory runs out, half as many windows are run at a time
-    and their gradients added up: the same step, and a note. Ambient random state is not touched.
+    KL(original ‖ model) per token. `original` is asked for its held-out loss, for `kl` for its
+    final states too, and let go before training. Where memory runs out, half as many windows are
+    run at a time and their gradients added up: the same step, and a note. Ambient random state is
+    not touched.
 
     Report: `curve` of {step, loss}; `epochs` of {epoch, train, held_out, seconds}; `best_epoch`,
     `held_out_before`, `original_held_out` (given an original), `trained_parameters`, `seconds`,
@@ -99,11 +102,14 @@ def train_adapters(
     report: dict[str, Any] = {}
     device = lm.model.device
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-        teacher = original() if original is not None else None
-        if teacher is not None:
-            report["original_held_out"] = held_out_loss(teacher.layers, held_out, "of the original")
-        if step.loss == "ce":
-            teacher = None  # frees its memory
+        teacher: Tensor | None = None
+        if original is not None:
+            dense = original()
+            report["original_held_out"] = held_out_loss(dense.layers, held_out, "of the original")
+            if step.loss == "kl":
+                _check_heads(lm, dense)
+                teacher = _final_states(dense.layers, train)
+            del dense  # its memory is free from here on
         report["held_out_before"] = held_out_loss(lm.layers, held_out, "before training")
         torch.manual_seed(step.seed)
         adapters = insert_adapters(lm, step)
@@ -160,7 +166,7 @@ class _Training:
     step: Finetune
     adapters: Adapters
     context: Context
-    teacher: LoadedModel | None  # the original, for the loss kl
+    teacher: Tensor | None  # for kl: what the original's head is fed, [windows, length, hidden]
     at_once: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -176,11 +182,11 @@ class _Training:
         best, kept = 0, [parameter.detach() for parameter in parameters]
         for epoch in range(1, self.step.epochs + 1):
             started = time.monotonic()
-            batches = train[torch.randperm(len(train), generator=order)].split(size)
+            batches = torch.randperm(len(train), generator=order).split(size)
             place = f"epoch {epoch} of {self.step.epochs}"
             try:
                 self.adapters.set_dropout(True)
-                mean = self._epoch(optimizer, batches, steps, place)
+                mean = self._epoch(optimizer, train, batches, steps, place)
                 self.adapters.set_dropout(False)
                 self.context.step(len(self.curve) / steps, f"{place}, held-out loss")
                 loss = held_out_loss(self.lm.layers, held_out, f"after {place}")
@@ -202,15 +208,20 @@ class _Training:
         return {"curve": self.curve, "epochs": epochs, "best_epoch": best, "notes": self.notes}
 
     def _epoch(
-        self, optimizer: torch.optim.Optimizer, batches: tuple[Tensor, ...], steps: int, place: str
+        self,
+        optimizer: torch.optim.Optimizer,
+        train: Tensor,
+        batches: tuple[Tensor, ...],
+        steps: int,
+        place: str,
     ) -> float:
-        """The mean training loss of one pass over `batches`, each [few windows, length]."""
+        """The mean training loss of one pass over `train`; a batch is the indices of windows."""
         total = 0.0
         for batch in batches:
             optimizer.param_groups[0]["lr"] = self.step.learning_rate * step_size(
                 len(self.curve), steps
             )
-            loss = self._gradients(optimizer, batch.to(self.lm.model.device))
+            loss = self._gradients(optimizer, train, batch)
             norm = nn.utils.clip_grad_norm_(self.adapters.parameters(), CLIP)
             if not math.isfinite(loss) or not bool(norm.isfinite()):
                 raise NumericalError(
@@ -224,23 +235,20 @@ class _Training:
             self.context.step(len(self.curve) / steps, f"{place}, loss {loss:.2f}")
         return total / sum(len(batch) for batch in batches)
 
-    def _gradients(self, optimizer: torch.optim.Optimizer, batch: Tensor) -> float:
-        """The mean loss over `batch`, and its gradient in the parameters."""
+    def _gradients(self, optimizer: torch.optim.Optimizer, train: Tensor, batch: Tensor) -> float:
+        """The mean loss over the windows `batch` of `train`, and its gradient in the parameters."""
         while True:
             optimizer.zero_grad()
             total = 0.0
             try:
                 for few in batch.split(self.at_once):
-                    share = len(few) / len(batch)
-                    loss = self._loss(few) * share
-                    loss.backward()
-                    total += float(loss.detach())
+                    total += self._back(train, few, len(few) / len(batch))
                 return total
             except torch.OutOfMemoryError as error:
                 held = min(self.at_once, len(batch))
                 if held == 1:
                     raise ModelError(
-                        f"Memory ran out on a single window of {batch.shape[1]} tokens; use "
+                        f"Memory ran out on a single window of {train.shape[1]} tokens; use "
                         "shorter windows or another device."
                     ) from error
                 self.at_once = held // 2
@@ -249,15 +257,54 @@ class _Training:
                     "run at a time, and gradients added up."
                 )
 
-    def _loss(self, windows: Tensor) -> Tensor:
-        """The mean loss of `windows` [few, length] in nats per token."""
-        logits = self.lm.model(input_ids=windows, use_cache=False).logits.float()
+    def _back(self, train: Tensor, few: Tensor, share: float) -> float:
+        """The loss of the windows `few` in nats per token, times `share`; adds its gradient.
+
+        The head goes back a chunk of tokens at a time, so whole logits never exist.
+        """
+        stack = self.lm.layers
+        windows = train[few].to(self.lm.model.device)
+        final = stack.trunk(input_ids=windows, use_cache=False)[0]  # [few, length, hidden]
+        last = final.shape[1] - (self.teacher is None)  # the last token predicts none of the text
+        fed = final.detach()[:, :last].flatten(0, 1).requires_grad_(True)  # [tokens, hidden]
         if self.teacher is None:
-            flat = logits[:, :-1].flatten(0, 1)  # [tokens, vocabulary]
-            return nn.functional.cross_entropy(flat, windows[:, 1:].flatten())
+            wanted = windows[:, 1:].flatten()  # [tokens] ids
+        else:
+            wanted = self.teacher[few].to(final.device).flatten(0, 1)  # [tokens, hidden]
+        total = 0.0
+        for part, want in zip(fed.split(HEAD_TOKENS), wanted.split(HEAD_TOKENS), strict=True):
+            loss = self._loss(part, want) * (share / len(fed))
+            loss.backward()
+            total += float(loss.detach())
+        assert fed.grad is not None
+        final[:, :last].backward(fed.grad.view(final[:, :last].shape))
+        return total
+
+    def _loss(self, fed: Tensor, wanted: Tensor) -> Tensor:
+        """The summed loss of what the head is fed [tokens, hidden], to ids or the original's."""
+        scores = logits(self.lm.layers, fed.unsqueeze(0))[0].float()  # [tokens, vocabulary]
+        if wanted.dim() == 1:
+            return nn.functional.cross_entropy(scores, wanted, reduction="sum")
         with torch.no_grad():
-            asked = windows.to(self.teacher.model.device)
-            wanted = self.teacher.model(input_ids=asked, use_cache=False).logits
-            wanted = wanted.to(logits.device).float().log_softmax(-1)
-        ours = logits.log_softmax(-1)
-        return nn.functional.kl_div(ours, wanted, reduction="none", log_target=True).sum(-1).mean()
+            theirs = logits(self.lm.layers, wanted.unsqueeze(0))[0].float().log_softmax(-1)
+        ours = scores.log_softmax(-1)
+        return nn.functional.kl_div(ours, theirs, reduction="sum", log_target=True)
+
+
+@torch.no_grad()
+def _final_states(stack: LayerStack, windows: Tensor) -> Tensor:
+    """What the head is fed, [windows, length, hidden], on the host."""
+    parts = [
+        stack.trunk(input_ids=few.to(stack.model.device), use_cache=False)[0].cpu()
+        for few in windows.split(max(1, TOKENS // windows.shape[1]))
+    ]
+    return torch.cat(parts)
+
+
+def _check_heads(lm: LoadedModel, original: LoadedModel) -> None:
+    """The original's predictions are made by this model's head, so the two must be one."""
+    ours, theirs = (one.model.get_output_embeddings().weight for one in (lm, original))
+    if not torch.equal(ours, theirs.to(ours.device)):
+        raise RecipeError(
+            "The loss kl needs the original's head, and this model has another; use ce."
+        )

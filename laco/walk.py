@@ -160,11 +160,10 @@ class _Final(BaseModelOutputWithPast):
             raise AttributeError(name)
 
 
-@torch.no_grad()
 def logits(stack: LayerStack, final: Tensor) -> Tensor:
     """The model's own head on `final` [batch, chunk, hidden]: [batch, chunk, vocabulary].
 
-    Soft caps and scales are the model's own, since its own code runs.
+    Soft caps and scales are the model's own, since its own code runs. Gradients are as ambient.
     """
 
     def forward(*_args: Any, **_kwargs: Any) -> _Final:
