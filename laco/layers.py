@@ -139,9 +139,9 @@ class LayerStack(Sequence[nn.Module]):
         ArchitectureError when none can be built.
         """
         config = copy.deepcopy(self.model.config)
-        for name, value in fields.items():
-            setattr(config.get_text_config(decoder=True), name, value)
         try:
+            for name, value in fields.items():
+                setattr(config.get_text_config(decoder=True), name, value)
             config = type(config).from_dict(  # as a saved config comes back, derived fields anew
                 config.to_dict(), attn_implementation=config._attn_implementation
             )

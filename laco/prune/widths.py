@@ -20,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from laco.errors import ArchitectureError, RecipeError
 from laco.layers import LayerStack, signature, weight_of
+from laco.layouts import Attention, Mlp
 from laco.recipe import Structured
 
 DIGITS = 9  # so that 10 x (1 - 0.3) is 7
@@ -73,18 +74,14 @@ def plan_widths(stack: LayerStack, method: Structured) -> Widths:
 
     Errors as of `check_structured`.
     """
-    cuts: list[Cut] = []
-    fields: dict[str, Any] = {}
+    plans: list[_Plan] = []
     if method.channels:
-        cut, said = _channels(stack, method)
-        cuts.append(cut)
-        fields |= said
+        plans.append(_settled(stack, _channels(stack), method.channels, method.multiple))
     if method.groups:
-        cut, said = _groups(stack, method.groups)
-        _check_heads(stack, cut)
-        cuts.append(cut)
-        fields |= said
-    return Widths(tuple(cuts), fields, _fitting(stack, cuts, fields))
+        plans.append(_settled(stack, _groups(stack), method.groups, 1))
+    cuts = tuple(plan.cut for plan in plans)
+    fields = {name: value for plan in plans for name, value in plan.fields().items()}
+    return Widths(cuts, fields, list(LayerStack(stack.rebuilt(fields).eval())))
 
 
 def rounded(count: int, share: float, multiple: int) -> int:
@@ -110,108 +107,87 @@ def by_unit(rows: Tensor, count: int, parts: tuple[int, ...]) -> Tensor:
     return torch.stack([part.view(count, -1).sum(1) for part in split]).sum(0)
 
 
-def _channels(stack: LayerStack, method: Structured) -> tuple[Cut, dict[str, Any]]:
+@dataclass(frozen=True)
+class _Plan:
+    """A cut, and the config's fields that go with it: to how many units, times what is in one."""
+
+    cut: Cut
+    per_unit: Mapping[str, int]
+    fixed: Mapping[str, int]
+
+    def fields(self) -> dict[str, int]:
+        return {name: n * self.cut.kept for name, n in self.per_unit.items()} | dict(self.fixed)
+
+    def to(self, kept: int) -> _Plan:
+        return replace(self, cut=replace(self.cut, kept=kept))
+
+
+def _channels(stack: LayerStack) -> _Plan:
+    """The channels of the MLP, all of them kept."""
     mlp = stack.layout.mlp
     if mlp is None:
         raise _unknown(stack, "channels")
-    count = weight_of(_module(stack, mlp.output, "channels")).shape[1]
-    kept = _kept("channels", count, method.channels, method.multiple)
+    count = _width(stack, mlp, "channels")
     inputs = dict.fromkeys(mlp.inputs, (1,) * mlp.blocks)
-    fields = {mlp.width_key: kept} if mlp.width_key else {}
-    return Cut("channels", count, kept, inputs, mlp.output, 1), fields
+    cut = Cut("channels", count, count, inputs, mlp.output, 1)
+    return _Plan(cut, {mlp.width_key: 1} if mlp.width_key else {}, {})
 
 
-def _groups(stack: LayerStack, share: float) -> tuple[Cut, dict[str, Any]]:
-    attention = stack.layout.attention
+def _groups(stack: LayerStack) -> _Plan:
+    """The groups of heads, all of them kept."""
+    attention, config = stack.layout.attention, stack.config
     if attention is None:
         raise _unknown(stack, "groups")
-    heads = int(getattr(stack.config, attention.heads_key))
-    count = getattr(stack.config, attention.groups_key or attention.heads_key, None) or heads
-    width = weight_of(_module(stack, attention.output, "groups")).shape[1]
-    size = width // heads  # of a head
-    rows = {"q": heads // count * size, "k": size, "v": size}
+    heads = int(getattr(config, attention.heads_key))
+    count = getattr(config, attention.groups_key or attention.heads_key, None) or heads
+    shared, size = heads // count, _width(stack, attention, "groups") // heads  # of a head
+    rows = {"q": shared * size, "k": size, "v": size}
     inputs: dict[str, tuple[int, ...]] = {}
     for name, held in attention.inputs:
         parts = tuple(rows[letter] for letter in held)
         inputs[name] = (sum(parts),) if attention.by_group else parts
-    kept = _kept("groups", count, share, 1)
-    cut = Cut("groups", count, kept, inputs, attention.output, rows["q"])
-    return cut, _heads_fields(stack, cut, kept)
-
-
-def _heads_fields(stack: LayerStack, cut: Cut, kept: int) -> dict[str, Any]:
-    attention = stack.layout.attention
-    assert attention is not None
-    heads = int(getattr(stack.config, attention.heads_key))
-    fields = {attention.heads_key: heads // cut.count * kept}
+    per_unit = {attention.heads_key: shared}
     if attention.groups_key:
-        fields[attention.groups_key] = kept
-    return {**fields, "head_dim": cut.size * cut.count // heads}  # else hidden / heads, too large
+        per_unit[attention.groups_key] = 1
+    computed = isinstance(getattr(type(config), "head_dim", None), property)
+    fixed = {} if computed else {"head_dim": size}  # else it would be hidden / heads, too large
+    return _Plan(Cut("groups", count, count, inputs, attention.output, rows["q"]), per_unit, fixed)
 
 
-def _kept(what: str, count: int, share: float, multiple: int) -> int:
-    """How many units stay; RecipeError when that would be none, or all."""
-    kept = rounded(count, share, multiple)
-    if 0 < kept < count:
-        return kept
-    choices = [n for n in range(multiple, count, multiple)]
-    if not choices:
-        raise RecipeError(
-            f"A layer has {count} {what}, of which no part is a multiple of {multiple}; "
-            + (f"choose a multiple below {count}." if what == "channels" else "set groups to 0.")
-        )
-    nearest = choices[-1] if kept else choices[0]
-    found = "none of them" if not kept else "all of them"
-    raise RecipeError(
-        f"{what}={share:g} of {count} leaves {found}, in multiples of {multiple}; the nearest that "
-        f"works is {what}={_share(nearest, count)}, which leaves {nearest}."
-    )
+def _settled(stack: LayerStack, plan: _Plan, share: float, multiple: int) -> _Plan:
+    """The plan with `share` of its units gone, which the family's class is known to load.
 
-
-def _share(kept: int, count: int) -> str:
-    return f"{1 - kept / count:.4g}"
-
-
-def _check_heads(stack: LayerStack, cut: Cut) -> None:
-    """RecipeError when the class refuses this number of heads, and would take another.
-
-    Llama's, for one, wants a hidden size that is a multiple of the number of heads.
+    RecipeError when the class would load another number of units, ArchitectureError when none.
     """
-    try:
-        stack.rebuilt(_heads_fields(stack, cut, cut.kept))
-        return
-    except ArchitectureError as error:
-        reason = " ".join(str(error.__cause__).split())
-    for kept in sorted(range(1, cut.count), key=lambda n: (abs(n - cut.kept), -n)):
-        fields = _heads_fields(stack, cut, kept)
+    what, count = plan.cut.what, plan.cut.count
+    asked = rounded(count, share, multiple)
+    choices = sorted(range(multiple, count, multiple), key=lambda n: (abs(n - asked), -n))
+    if not choices:
+        advice = f"choose a multiple below {count}" if multiple > 1 else f"set {what} to 0"
+        raise RecipeError(f"{count} {what} leave no smaller multiple of {multiple}; {advice}.")
+    reason = f"none in multiples of {multiple}" if not asked else "all of them"
+    for kept in choices:
+        tried = plan.to(kept)
         try:
-            twin = stack.rebuilt(fields)
-        except ArchitectureError:
+            twin = stack.rebuilt(tried.fields())
+        except ArchitectureError as error:  # llama wants a number of heads that divides hidden_size
+            if kept == asked:
+                why = " ".join(str(error.__cause__).split()).rstrip(".")
+                reason = f"{kept}, and no {stack.family} model can be built with these ({why})"
             continue
-        if _misfit(stack, twin, replace(cut, kept=kept)) is not None:
-            break  # it would take no number of heads
+        if misfit := _misfit(stack, twin, tried.cut):
+            raise _refusal(stack, what, misfit)
+        if kept == asked:
+            return tried
         raise RecipeError(
-            f"Of {cut.count} groups of heads {cut.kept} would be left, and no {stack.family} model "
-            f"can be built with these ({reason}); the nearest that works is "
-            f"groups={_share(kept, cut.count)}, which leaves {kept}."
+            f"{what}={share:g} of {count} leaves {reason}; the nearest that works is "
+            f"{what}={1 - kept / count:.4g}, which leaves {kept}."
         )
-    raise _refusal(stack, "groups", reason)
-
-
-def _fitting(stack: LayerStack, cuts: list[Cut], fields: dict[str, Any]) -> list[nn.Module]:
-    """The layers of the stock class with these fields; ArchitectureError when ours will differ."""
-    try:
-        twin = stack.rebuilt(fields).eval()
-    except ArchitectureError as error:
-        raise _refusal(stack, cuts[-1].what, " ".join(str(error.__cause__).split())) from error
-    for cut in cuts:
-        if (misfit := _misfit(stack, twin, cut)) is not None:
-            raise _refusal(stack, cut.what, misfit)
-    return list(LayerStack(twin))
+    raise _refusal(stack, what, f"it leaves {reason}")
 
 
 def _misfit(stack: LayerStack, twin: PreTrainedModel, cut: Cut) -> str | None:
-    """The first parameter of the units that will not be as the class has it; None if all are."""
+    """The first parameter of a layer that will not be as the class has it; None if all are."""
     for index, (layer, other) in enumerate(zip(stack, LayerStack(twin), strict=True)):
         ours, theirs = signature(layer), signature(other)
         for name, dimension, parts in cut.members(layer):
@@ -219,7 +195,9 @@ def _misfit(stack: LayerStack, twin: PreTrainedModel, cut: Cut) -> str | None:
             if shape[dimension] != cut.count * sum(parts):
                 return f"layer {index} is built in another way than laco knows, in {name}"
             shape[dimension] = cut.kept * sum(parts)
-            if torch.Size(shape) != theirs.get(name):
+            ours[name] = torch.Size(shape)
+        for name, shape in ours.items():
+            if shape != theirs.get(name):
                 return (
                     f"{name} of layer {index} would have the shape {_words(shape)}, and the class "
                     f"has {_words(theirs.get(name, []))}"
@@ -231,11 +209,14 @@ def _words(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) or "none"
 
 
-def _module(stack: LayerStack, name: str, what: str) -> nn.Module:
-    try:
-        return stack[0].get_submodule(name)
-    except AttributeError:
-        raise _refusal(stack, what, f"layer 0 has no {name}") from None
+def _width(stack: LayerStack, part: Mlp | Attention, what: str) -> int:
+    """How many columns the part's output linear has; ArchitectureError when a module lacks."""
+    names = [name if isinstance(name, str) else name[0] for name in part.inputs]
+    for index, layer in enumerate(stack):
+        there = {name for name, _ in layer.named_modules()}
+        if lacking := {part.output, *names} - there:
+            raise _refusal(stack, what, f"layer {index} has no {min(lacking)}")
+    return weight_of(stack[0].get_submodule(part.output)).shape[1]
 
 
 def _unknown(stack: LayerStack, what: str) -> ArchitectureError:
