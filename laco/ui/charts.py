@@ -86,7 +86,7 @@ def value_bars(
     figure.update_layout(
         height=110 + 44 * len(values),
         margin={"l": 10, "r": 20, "t": 10, "b": 45},
-        xaxis=_axis(title, values, rangemode="tozero"),
+        xaxis=axis_for(title, values, rangemode="tozero"),
         yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
     )
     return figure
@@ -130,12 +130,12 @@ def trade_off(
         margin={"l": 50, "r": 10, "t": 30, "b": 45},
         legend={"orientation": "h", "y": 1.12},
         xaxis={"title": titles[0]},
-        yaxis=_axis(titles[1], values),
+        yaxis=axis_for(titles[1], values),
     )
     return figure
 
 
-def _axis(title: str, values: Sequence[float], **linear: Any) -> dict[str, Any]:
+def axis_for(title: str, values: Sequence[float], **linear: Any) -> dict[str, Any]:
     """An axis for these values: logarithmic, and it says so, where one would dwarf the others."""
     if not values or min(values) <= 0 or max(values) < WIDE * min(values):
         return {"title": title, **linear}

@@ -14,11 +14,12 @@ import streamlit as st
 from pydantic import ValidationError
 
 from laco.errors import LacoError, RecipeError
+from laco.presets import Preset, presets
 from laco.recipe import Drop, Merge, Recipe, Span, complaints
 from laco.report import describe
 from laco.store import Run
 from laco.ui import cards, charts, progress, tables
-from laco.ui.session import find_run, measuring, store, submit
+from laco.ui.session import choose, find_run, measuring, session, store, submit
 from laco.ui.spans import kept, listed, parse_spans, removed_by, spoken, text_of_spans
 from laco.ui.words import recipe_text
 
@@ -64,6 +65,50 @@ def outcome(card: Mapping[str, Any], step: Merge | Drop) -> bool:
     return True
 
 
+def choose_result(label: str) -> bool:
+    """Whether an earlier result is the chosen model; the visitor may choose one here."""
+    mine = session()
+    runs = [run for run in store().runs() if run.recipe.steps and run.path]
+    names = tables.heads(runs)
+    keys = list(names)
+    chosen = next((run.key for run in runs if run.recipe == mine.recipe), None)
+    picked = st.selectbox(
+        label,
+        keys,
+        index=None if chosen is None else keys.index(chosen),
+        format_func=names.__getitem__,
+        placeholder="An earlier result",
+    )
+    if picked is not None and picked != chosen:
+        choose(picked)
+        st.rerun()
+    return chosen is not None
+
+
+def chosen_preset(*kinds: str) -> Preset | None:
+    """The preset that the visitor starts from, of those whose first step is of these kinds.
+
+    None stands for the defaults. Its note is shown, and the address carries it (`?preset=`).
+    """
+    known = {name: p for name, p in presets().items() if p.steps[0].kind in kinds}
+    name = st.selectbox(
+        "Start from",
+        ["", *known],
+        format_func=lambda name: known[name].title if name else "The defaults",
+        key="preset",
+        bind="query-params",
+    )
+    if not name:
+        return None
+    st.info(known[name].note)
+    return known[name]
+
+
+def key_of(form: str, preset: Preset | None) -> str:
+    """The key of a form that starts from a preset: its own for each, so that first values hold."""
+    return f"{form}.{preset.name if preset else ''}"
+
+
 def launch(recipe: Recipe, key: str) -> None:
     """The recipe, the command that does the same, and the button that starts it."""
     st.markdown(f"**{describe(recipe)}**".replace("[", r"\["))
@@ -72,7 +117,7 @@ def launch(recipe: Recipe, key: str) -> None:
         st.code("laco run recipe.json --evaluate perplexity --evaluate footprint", language="bash")
     done = find_run(recipe)
     if done is not None:
-        st.success("This recipe has been run; see it under Plans, or on the Compare page.")
+        st.success("This recipe has been run; its result is here, and on the Compare page.")
     if st.button("Start", type="primary", key=f"{key}.start"):
         submit(*measuring(recipe))
         st.rerun()

@@ -50,6 +50,11 @@ def last_sent() -> None:
             bars([status])
 
     live(draw)
+    last_failure()
+
+
+def last_failure() -> None:
+    """What went wrong with the job that this visitor sent last, if it failed."""
     status = last_job()
     if status is not None and status.state == "failed":
         show_failure(status)

@@ -158,14 +158,23 @@ def card_of(recipe: Recipe) -> dict:
     return _card(ref.model_dump_json(), str(store().folder))
 
 
+def card_or_stop() -> dict:
+    """The card of the chosen model; where it cannot be read, says why and ends the page."""
+    try:
+        return card_of(session().recipe)
+    except LacoError as error:
+        st.error(f"{error} Choose another on the Model page.")
+        st.stop()
+
+
 @st.cache_data(ttl=30, max_entries=64, show_spinner="Reading the config and the headers…")
 def _card(ref: str, folder: str) -> dict:
     return card.inspect(ModelRef.model_validate_json(ref), Path(folder))
 
 
-def finished(runs: Sequence[Run], kind: str) -> list[Run]:
-    """Runs whose recipe ends in a step of this kind."""
-    return [run for run in runs if run.recipe.steps and run.recipe.steps[-1].kind == kind]
+def finished(runs: Sequence[Run], *kinds: str) -> list[Run]:
+    """Runs whose recipe ends in a step of these kinds."""
+    return [run for run in runs if run.recipe.steps and run.recipe.steps[-1].kind in kinds]
 
 
 def last_job() -> JobStatus | None:

@@ -97,6 +97,53 @@ def what_if_table(document: Mapping[str, Any], measure: str) -> pd.DataFrame:
     return pd.DataFrame(document[measure], index=rows, columns=document["starts"])
 
 
+LAYER_COLUMNS = {  # of a walk's row: what it is called, and how many digits tell
+    "original": "stands for layer",
+    "alone": "error as it came",
+    "pruned": "error before",
+    "ridge": "closed form",
+    "adam": "gradient",
+    "kept": "kept",
+    "error": "error",
+    "alone_cka": "CKA as it came",
+    "cka": "CKA",
+    "damping": "damping",
+    "zeros": "zeros",
+    "seconds": "seconds",
+}
+
+
+def layers_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A row for each layer of a walk; columns that no row has are left out. Zeros in per cent."""
+    columns = {
+        title: [_cell(row, name) for row in rows]
+        for name, title in LAYER_COLUMNS.items()
+        if any(row.get(name) is not None for row in rows)
+    }
+    layers = pd.Index([row["layer"] for row in rows], name="layer")
+    return pd.DataFrame(columns, index=layers)
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
+    value = row.get(name)
+    if name == "zeros" and value is not None:
+        return f"{100 * value / max(1, row['weights']):.1f} %"
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def training_table(report: Mapping[str, Any]) -> pd.DataFrame:
+    """LoRA's losses, an epoch a row; epoch 0 is before training."""
+    before = {"epoch": 0, "train": None, "held_out": report["held_out_before"], "seconds": 0.0}
+    table = pd.DataFrame([before, *report["epochs"]]).set_index("epoch").round(4)
+    return table.rename(columns={"train": "training text", "held_out": "held-out text"})
+
+
+def lines_table(places: Sequence[float], lines: Sequence[Sequence[float]]) -> pd.DataFrame:
+    """A row for each layer, a column for each place on the axis."""
+    columns = [f"{place:g}" for place in places]
+    return pd.DataFrame(lines, columns=columns).rename_axis("layer")
+
+
 def candidates_table(plan: Mapping[str, Any]) -> pd.DataFrame:
     """A row for each candidate that a search tried; not exact: it was left, at this or worse."""
     return pd.DataFrame(plan["candidates"])

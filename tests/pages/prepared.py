@@ -21,7 +21,7 @@ from laco.evaluations import (
     Similarity,
     WhatIf,
 )
-from laco.recipe import Collapse, Drop, ModelRef, Recipe
+from laco.recipe import Collapse, Compensate, Drop, Finetune, ModelRef, Prune, Recipe
 from laco.store import RunStore
 
 LAYERS, HIDDEN, INNER, HEADS, VOCAB = 30, 16, 32, 2, 64
@@ -169,6 +169,75 @@ def plan(layers: int = LAYERS) -> dict:
     }
 
 
+def walk(kind: str, layers: int = LAYERS) -> dict:
+    """What pruning or compensation would leave: errors that grow with depth, most in the last."""
+    rows = []
+    for layer in range(layers):
+        grown = 0.002 * 1.2 ** (layer + 1)
+        row = {
+            "layer": layer,
+            "original": layer,
+            "error": grown if kind == "prune" else grown / 4,
+            "cka": 1 - grown / (50 if kind == "prune" else 200),
+            "zeros": 512,
+            "weights": 1024,
+            "seconds": 1.5,
+            "notes": ["Damping was raised to 0.1."] if layer == 3 else [],
+        }
+        if kind == "compensate":
+            row |= {
+                "alone": grown,
+                "alone_cka": 1 - grown / 50,
+                "pruned": grown / 2,
+                "ridge": grown / 3,
+                "adam": grown / 4,
+                "kept": "adam" if layer else "ridge",
+                "damping": 0.3,
+                "losses": [0.1, 0.05, 0.04],
+            }
+        else:
+            row["linears"] = {"mlp.down_proj": {"weights": 512, "zeros": 256}}
+        rows.append(row)
+    report = {
+        "layers": rows,
+        "sparsity": 0.5,
+        "shares": None,
+        "curves": None,
+        "judged_on": "held-out windows",
+        "calibration": {"source": "bundled:wikipedia@calibration", "digest": "d3", "tokens": 8192},
+    }
+    if kind == "prune":
+        levels = [0.3, 0.4, 0.5, 0.6, 0.7]
+        report["shares"] = [0.4 + 0.2 * layer / (layers - 1) for layer in range(layers)]
+        report["curves"] = {
+            "levels": levels,
+            "errors": [[level**2 / (layer + 1) for level in levels] for layer in range(layers)],
+        }
+    return report
+
+
+def training() -> dict:
+    """What LoRA would leave: the first of two epochs is kept."""
+    return {
+        "curve": [{"step": step, "loss": 3.5 - 0.1 * step} for step in range(1, 9)],
+        "epochs": [
+            {"epoch": 1, "train": 3.2, "held_out": 3.05, "seconds": 4.0},
+            {"epoch": 2, "train": 2.9, "held_out": 3.1, "seconds": 4.0},
+        ],
+        "best_epoch": 1,
+        "held_out_before": 3.4,
+        "held_out_after": 3.06,
+        "original_held_out": 2.8,
+        "trained_parameters": 12345,
+        "zeros_before": 15360,
+        "zeros_after": 15360,
+        "zeros_filled": 0,
+        "notes": [],
+        "seconds": 9.0,
+        "calibration": {"source": "bundled:wikipedia@calibration", "digest": "d3", "tokens": 8192},
+    }
+
+
 def metrics(perplexity: float, layers: int, stderr: float, windows: int = 32) -> tuple[Metric, ...]:
     """What a perplexity and a footprint leave."""
     details = {"source": "bundled:wikipedia@heldout", "digest": "d2", "window": 512}
@@ -190,38 +259,64 @@ def metrics(perplexity: float, layers: int, stderr: float, windows: int = 32) ->
 
 
 def fill(folder: Path, model: Path) -> dict[str, str]:
-    """A store with an original, a searched collapse and a drop; the keys of the three by name."""
+    """A store with an original, a searched collapse, a drop, a pruned run and two that follow it.
+
+    The keys by name; the newest run is `dropped`.
+    """
     store = RunStore(folder)
     ref = reference.pin(ModelRef(path=str(model)), store.folder)
     original = Recipe(model=ref)
     searched = original.then(Collapse(target_layers=LAYERS - 3))
-    dropped = original.then(Drop(layers=(3, 4)))
+    pruned = original.then(Prune(allocation="sensitivity"))
+    recipes = {
+        "original": original,
+        "pruned": pruned,
+        "compensated": pruned.then(Compensate()),
+        "tuned": pruned.then(Finetune()),
+        "searched": searched,
+        "dropped": original.then(Drop(layers=(3, 4))),
+    }
+    reports = {
+        "pruned": walk("prune"),
+        "compensated": walk("compensate"),
+        "tuned": training(),
+        "searched": plan(),
+        "dropped": {"removed": [3, 4]},
+    }
+    measured = {
+        "original": (19.5, 0.5, 32),
+        "pruned": (31.0, 0.8, 32),
+        "compensated": (23.5, 0.6, 32),
+        "tuned": (25.0, 0.6, 32),
+        "searched": (27.5, 0.7, 32),
+        "dropped": (20.1, 0.6, 16),
+    }
     store.add_model(original.key, original)
-    for recipe, report in ((searched, plan()), (dropped, {"removed": [3, 4]})):
-        steps = [
-            {
-                "kind": recipe.steps[-1].kind,
-                "seconds": 10.0,
-                "cached": False,
-                "peak_bytes": 10**9,
-                "report": report,
-            }
-        ]
-        left = LAYERS - len(report["removed"])
-        store.save(recipe.key, recipe, steps, lambda place, left=left: _write(place, left))
-    for recipe, value, layers, stderr, windows in (
-        (original, 19.5, 30, 0.5, 32),
-        (searched, 27.5, 27, 0.7, 32),
-        (dropped, 20.1, 28, 0.6, 16),
-    ):
-        found = metrics(value, layers, stderr, windows)
+    for name, recipe in recipes.items():
+        report = reports.get(name, {})
+        left = LAYERS - len(report.get("removed", ()))
+        if name != "original":
+            steps = [_step(recipe.steps[-1].kind, report)]
+            store.save(recipe.key, recipe, steps, lambda place, left=left: _write(place, left))
+        value, stderr, windows = measured[name]
+        found = metrics(value, left, stderr, windows)
         store.add_metrics(recipe.key, Perplexity(), found[:1])
         store.add_metrics(recipe.key, Footprint(), found[1:])
     store.add_analysis(original.key, Similarity(), similarity())
     store.add_analysis(original.key, ParameterSimilarity(), parameter_similarity())
     store.add_analysis(original.key, WhatIf(), what_if())
     store.add_analysis(searched.key, Similarity(), similarity(LAYERS - 3))
-    return {"original": original.key, "searched": searched.key, "dropped": dropped.key}
+    return {name: recipe.key for name, recipe in recipes.items()}
+
+
+def _step(kind: str, report: dict) -> dict:
+    return {
+        "kind": kind,
+        "seconds": 10.0,
+        "cached": False,
+        "peak_bytes": 10**9,
+        "report": report,
+    }
 
 
 def _write(place: Path, layers: int) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PROBE = """
-import importlib, json, pkgutil, sys
+import importlib, json, pathlib, pkgutil, sys
 import laco.ui
 for module in pkgutil.iter_modules(laco.ui.__path__):
     importlib.import_module(f"laco.ui.{module.name}")
 from streamlit.testing.v1 import AppTest
 at = AppTest.from_file("app.py", default_timeout=60).run()
-for name in ("home", "model", "similarity", "collapse", "compare", "jobs"):
+for page in sorted(pathlib.Path("pages").glob("*.py")):
+    name = page.stem
     at.switch_page(f"pages/{name}.py").run()
     assert not at.exception, at.exception
 heavy = [name for name in ("torch", "transformers", "lm_eval", "datasets") if name in sys.modules]

@@ -13,7 +13,10 @@ from laco.ui import session
 from laco.ui.session import MEASURED
 from tests.pages import prepared
 
-PAGES = ("home", "model", "similarity", "collapse", "compare", "jobs")
+PAGES = (
+    *("home", "model", "similarity", "collapse", "sparsify", "compensate", "compare"),
+    "jobs",
+)
 NONSENSE = (
     {
         "model": "k1-",
@@ -24,6 +27,7 @@ NONSENSE = (
         "base": "k1-nothing",
         "job": "nothing",
         "tab": "nothing",
+        "how": "nothing",
         "preset": "nothing",
         "measure": "nothing",
         "diff": "nothing",
@@ -74,6 +78,8 @@ def test_ranges_past_the_end_of_a_good_model_do_no_harm(page, open_page, keys, m
     [
         ("home", "Run the demo"),
         ("similarity", "Compute it"),
+        ("sparsify", "Start under Set up"),
+        ("compensate", "Choose the smaller model"),
         ("compare", "Run the demo"),
         ("jobs", "Run the demo"),
     ],
@@ -101,8 +107,9 @@ def test_demo_button_sends_the_demo_once(open_page, waiting):
 
 def test_home_lists_recent_runs_newest_first(open_page, keys):
     table = open_page("home").dataframe[0].value
-    assert list(table["key"]) == [keys[name][:11] for name in ("dropped", "searched", "original")]
-    assert list(table["perplexity"]) == ["20.1", "27.5", "19.5"]
+    order = ("dropped", "searched", "tuned", "compensated", "pruned", "original")
+    assert list(table["key"]) == [keys[name][:11] for name in order]
+    assert list(table["perplexity"]) == ["20.1", "27.5", "25", "23.5", "31", "19.5"]
 
 
 def test_chosen_folder_is_described_and_goes_into_the_address(open_page, model):
@@ -264,7 +271,7 @@ def test_comparison_shows_signed_deltas_and_badges_unlike_settings(open_page, ke
     assert by_run["my-model"] == "19.5"
     assert by_run["my-model, collapse best-first (KL, drop) to 27 layers"] == "27.5 (+41.0 %) ▼"
     assert "†" in by_run["my-model, drop 2 layers (3, 4)"]
-    assert "▲" in table.loc["parameters"].iloc[-1]
+    assert "▲" in table.loc["parameters", "my-model, drop 2 layers (3, 4)"]
     assert any("windows 16, baseline 32" in element.value for element in at.markdown)
 
 
