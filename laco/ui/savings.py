@@ -20,10 +20,10 @@ from laco.ui.progress import duration
 FLOAT = 4  # bytes of float32, in which layers are trained
 COSTS = {
     "compensate": "Device: one of the original's layers in its number format, and the layer at "
-    "work in float32 with its gradient and Adam's two states (16 bytes a parameter); activations of "
-    "one step come on top. Host: two streams of hidden states, tokens × width × bytes each. Time: "
-    "2 operations a parameter and token for each forward pass (the original's, the result's), 6 "
-    "for each epoch, on this machine's processor; a GPU is far quicker.",
+    "work in float32 with its gradient and Adam's two states (16 bytes a parameter); activations "
+    "of one step come on top. Host: two streams of hidden states, tokens × width × bytes each. "
+    "Time: 2 operations a parameter and token for each forward pass (the original's, the "
+    "result's), 6 for each epoch, on this machine's processor; a GPU is far quicker.",
     "finetune": "The whole model with its activations, and the predictions of one step (tokens × "
     "vocabulary in float32, three times over). Time: 6 operations a parameter and token for each "
     "epoch, on this machine's processor; a GPU is far quicker.",

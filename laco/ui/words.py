@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from laco.recipe import Recipe, Spec, identity
+from laco.ui.fields import default, leading
 from laco.ui.maps import MEASURES
 from laco.ui.spans import listed
 
@@ -78,13 +80,31 @@ def what_if_summary(document: Mapping[str, Any], measure: str) -> str:
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """The recipe as JSON, without the fields that have their defaults."""
-    steps = [
-        {"kind": step.kind, **step.model_dump(mode="json", exclude_defaults=True)}
-        for step in recipe.steps
-    ]
+    """The recipe as JSON that reads back as the same; what goes without saying is left out."""
     model = recipe.model.model_dump(mode="json", exclude_defaults=True)
-    return json.dumps({"model": model, "steps": steps}, indent=2)
+    return json.dumps({"model": model, "steps": [_short(step) for step in recipe.steps]}, indent=2)
+
+
+def _short(spec: Spec) -> dict[str, Any]:
+    """The kind, the fields that other defaults follow from, and those unlike what follows."""
+    cls, whole = type(spec), spec.model_dump(mode="json")
+    kind = {"kind": whole["kind"]} if "kind" in whole else {}
+    chosen = {name: value for name in leading(cls) if (value := whole[name]) != _default(cls, name)}
+    try:
+        follows = cls.model_validate(chosen).model_dump(mode="json")
+    except ValidationError:  # they ask for more
+        follows = {name: _default(cls, name) for name in whole}
+    found = {**kind, **chosen}
+    for name in whole:
+        if name not in found and whole[name] != follows[name]:
+            value = getattr(spec, name)
+            found[name] = _short(value) if isinstance(value, Spec) else whole[name]
+    return found if cls.model_validate(found) == spec else whole
+
+
+def _default(cls: type[Spec], name: str) -> Any:
+    value = default(cls.model_fields[name])
+    return value.model_dump(mode="json") if isinstance(value, Spec) else value
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

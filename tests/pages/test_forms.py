@@ -1,5 +1,7 @@
 """Specs -> widgets -> specs, driven without a browser."""
 
+import json
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -13,12 +15,15 @@ from laco.recipe import (
     Magnitude,
     Merge,
     Prune,
+    Recipe,
     SparseGPT,
     Spec,
     Structured,
     Wanda,
+    parse_recipe,
 )
 from laco.ui.fields import leading
+from laco.ui.words import recipe_text
 
 SPECS = [
     Collapse(),
@@ -69,6 +74,29 @@ def test_form_gives_back_the_spec_it_starts_from(spec):
 )
 def test_untouched_form_gives_the_defaults(spec_class):
     assert form(spec_class).session_state["out"] == spec_class()
+
+
+STEPS = [
+    *(spec for spec in SPECS if isinstance(spec, Collapse | Merge | Drop | Prune | Compensate)),
+    Compensate(mode="paper", epochs=4),
+    Collapse(order="top_down", span=2),
+    Collapse(order="influence", target_share=0.75, calibration=Calibration(windows=4)),
+    Collapse(order="influence", target_share=0.75),
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=describe)
+def test_recipe_that_is_shown_reads_back_as_the_same(step):
+    recipe = Recipe.model_validate({"model": {"path": "org/x"}, "steps": [step]})
+    assert parse_recipe(recipe_text(recipe)) == recipe
+
+
+def test_recipe_that_is_shown_leaves_out_what_goes_without_saying():
+    step = Prune(compensation=Compensate(mode="paper"))
+    recipe = Recipe.model_validate({"model": {"path": "org/x"}, "steps": [step]})
+    assert json.loads(recipe_text(recipe))["steps"] == [
+        {"kind": "prune", "compensation": {"kind": "compensate", "mode": "paper"}}
+    ]
 
 
 def test_bounds_and_help_come_from_the_field():
