@@ -234,6 +234,7 @@ def _descend(
         lr=spec.learning_rate,
         betas=PAPER_BETAS if paper else BETAS,
         weight_decay=PAPER_DECAY if paper else 0.0,
+        fused=True,  # makes no copies of the weights
     )
     order = torch.Generator().manual_seed(seed)
     steps = math.ceil(task.training / batch)  # an epoch

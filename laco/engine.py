@@ -143,7 +143,7 @@ def _rework(recipe: Recipe, keys: list[str], index: int, store: RunStore, contex
         texts, about = _texts(step, student.tokenizer)
         report |= rework(student, teacher, ends, step, texts, writer, context)
         report["calibration"] = about
-        writer.finish()
+        writer.finish(report["fields"])
     _save(recipe, keys, index, store, reports, lambda folder: move_files(writer.folder, folder))
 
 

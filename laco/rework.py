@@ -22,16 +22,14 @@ from laco.context import Context
 from laco.disk import read_json, write_json
 from laco.lazy import LayerWriter, LazyModel
 from laco.measures import linear_cka
-from laco.prune import check_pattern, prunable, prune_layer
-from laco.prune.sensitivity import allocate, error_curve
-from laco.recipe import Compensate, Prune
-from laco.steps.sparsity import Sparse
+from laco.prune import prunable
+from laco.prune.structured import Narrowing
+from laco.prune.zeroing import Zeroing
+from laco.recipe import Compensate, Prune, Structured
 
 STATE = "walk.json"  # in the writer's folder until the walk is over: what is known of each layer
 PASS_TOKENS = 1024  # on the device at a time, where no step of Adam says how many
 CKA_TOKENS = 512
-SPREAD = (-0.2, -0.1, 0.0, 0.1, 0.2)  # around the asked sparsity, where sensitivity is measured
-LEAST, MOST = 0.02, 0.98
 
 
 @dataclass(frozen=True)
@@ -106,76 +104,123 @@ def rework(
     """Walk `student`, changing each layer by `step`; all layers lie in `writer` afterwards.
 
     `ends[k]` is the last layer of `teacher` that layer k of the student stands for: what that one
-    gives, layer k should give. Returns `{"layers": [row], "sparsity", "curves", …}`; the rows so
-    far are published after each layer. A row's errors are relative, and of the judging windows:
-    `alone` of the student as it came, `error` of what is stored, with their CKA. `LacoError`s name
-    the layer; what was written before stays, and another call goes on there.
+    gives, layer k should give. Returns `{"layers": [row], "sparsity", "shares", "curves", "fields",
+    "judged_on"}`, fields being what the config has to say of narrower layers; the rows so far are
+    published after each layer. A row's errors are relative, of the judging windows: `alone` of the
+    student as it came, `error` of what is stored, with their CKA. `LacoError`s name the layer; what
+    was written before stays, and another call goes on there.
     """
     prune = step if isinstance(step, Prune) else None
     repair = step if isinstance(step, Compensate) else step.compensation
-    count, length = len(student.stack), texts.tokens.shape[1]
+    pruning = None if prune is None else _pruning(prune, student)
+    length, held_out = texts.tokens.shape[1], len(texts.tokens) - texts.training
     batch = max(1, (repair.batch_tokens if repair else PASS_TOKENS) // length)
     ours, theirs = Side(student, batch), Side(teacher, batch)
     for side in (ours, theirs):
-        side.prepare(
-            length, len(texts.tokens), texts.training, len(texts.tokens) - texts.training, 1
-        )
+        side.prepare(length, len(texts.tokens), texts.training, held_out, 1)
     states, original = student.inputs(texts.tokens), teacher.inputs(texts.tokens)
     alone = states[texts.judging].clone() if prune is None else None
-    state = read_json(writer.folder / STATE) or {"layers": [], "shares": None, "curves": None}
-    rows: list[dict[str, Any]] = state["layers"]
-    if prune is not None and state["shares"] is None:
+    held = read_json(writer.folder / STATE) or {"layers": [], "decided": None}
+    rows: list[dict[str, Any]] = held["layers"]
+    if pruning is not None:
         context, before = context.part(0.3, 1.0), context.part(0.0, 0.3)
-        state |= _shares(prune, ours, states[: texts.training].clone(), before)
+        held["decided"] = _studied(pruning, held["decided"], ours, texts, states, before)
     done = 0  # layers of the original that have been passed
-    for index in range(count):
-        part = context.part(index / count, (index + 1) / count)
+    for index in range(len(student.stack)):
+        part = context.part(index / len(student.stack), (index + 1) / len(student.stack))
         place = f"layer {index}"
-        part.step(0.0, f"{place} of {count}")
+        part.step(0.0, f"{place} of {len(student.stack)}")
         began = time.perf_counter()
-        mixed = _mixed(theirs, range(done, ends[index] + 1), states, original, repair)
+        target = _target(theirs, range(done, ends[index] + 1), states, original, repair)
         done = ends[index] + 1
         layer = student.read(index, torch.float32)
         if alone is not None:
             ours.advance(index, layer, alone)
-        fresh = index >= len(rows)
-        row: dict[str, Any] = {"layer": index, "original": ends[index]}
-        if not fresh:
-            layer.load_state_dict(writer.read_back(index), strict=False)
-        if fresh and prune is not None:
-            feed = partial(ours.feed, index, layer, states[: texts.training])
-            assert isinstance(prune.method, Sparse)
-            row |= prune_layer(layer, feed, prune.method, state["shares"][index], place)
-        if fresh and repair is not None:
-            task = Task(
-                layer,
-                partial(ours.run, index),
-                states,
-                mixed,
-                texts.training,
-                batch,
-                student.device,
-            )
-            fit = compensate(task, repair, repair.seed + index, place, part)
-            row |= {**asdict(fit), "notes": row.get("notes", []) + fit.notes}
-        if fresh:
+        if index < len(rows):
+            layer = _put_back(student, pruning, index, writer)
+            ours.advance(index, layer.to(student.dtype), states)
+        else:
+            row: dict[str, Any] = {"layer": index, "original": ends[index], "notes": []}
+            if pruning is not None:
+                feed = partial(ours.feed, index, layer, states[: texts.training])
+                layer, said = pruning.prune(index, layer, feed, place)
+                row |= said
+            if layer is not student.stack[index]:
+                student.release(index)  # the wide one, in whose place it stands
+            if repair is not None:
+                run = partial(ours.run, index)
+                task = Task(layer, run, states, target, texts.training, batch, student.device)
+                fit = compensate(task, repair, repair.seed + index, place, part)
+                row |= {**asdict(fit), "notes": row["notes"] + fit.notes}
             writer.put(index, layer)
-        ours.advance(index, layer.to(student.dtype), states)
-        if fresh:
-            for name, stream in (("alone", alone), ("error", states[texts.judging])):
-                if stream is not None:
-                    row |= _told(name, stream, original[texts.judging])
-            seconds = round(time.perf_counter() - began, 2)
-            rows.append({**row, **_zeros(layer), "seconds": seconds})
-            write_json(writer.folder / STATE, state)
+            ours.advance(index, layer.to(student.dtype), states)
+            judged = original[texts.judging]
+            row |= {} if alone is None else _told("alone", alone, judged)
+            row |= _told("error", states[texts.judging], judged)
+            rows.append({**row, **_zeros(layer), "seconds": time.perf_counter() - began})
+            write_json(writer.folder / STATE, held)
         student.release(index)
-        part.publish({"layers": rows, "of": count})
+        part.publish({"layers": rows, "of": len(student.stack)})
     (writer.folder / STATE).unlink()
     zeros, weights = (sum(row[name] for row in rows) for name in ("zeros", "weights"))
-    return {**state, "sparsity": zeros / weights, "judged_on": _judged_on(texts)}
+    return {
+        "layers": rows,
+        **(held["decided"] or {}),
+        "fields": dict(pruning.fields) if pruning else {},
+        "sparsity": zeros / weights,
+        "judged_on": "held-out windows" if held_out else "the windows learned from",
+    }
 
 
-def _mixed(
+def _pruning(prune: Prune, student: LazyModel) -> Zeroing | Narrowing:
+    """What prunes the layers; its errors come before any work."""
+    if isinstance(prune.method, Structured):
+        return Narrowing(student.stack, prune.method)
+    return Zeroing(student.stack, prune)
+
+
+def _studied(
+    pruning: Zeroing | Narrowing,
+    decided: dict[str, Any] | None,
+    ours: Side,
+    texts: Texts,
+    states: Tensor,
+    context: Context,
+) -> dict[str, Any]:
+    """Let the method see the whole model first, if it has to; what it decided, to be kept."""
+    if isinstance(pruning, Narrowing):
+        pruning.study(ours.model, texts.tokens[: texts.training], ours.batch, context)
+        return {}
+    if decided is not None:
+        pruning.shares, pruning.curves = decided["shares"], decided["curves"]
+    elif pruning.by_sensitivity:
+        passing = states[: texts.training].clone()
+
+        def layers() -> Iterator[tuple[int, nn.Module]]:
+            for index in range(len(ours.model.stack)):
+                layer = ours.model.read(index, torch.float32)
+                yield index, layer
+                ours.advance(index, layer.to(ours.model.dtype), passing)
+                ours.model.release(index)
+
+        pruning.study(layers(), lambda i, layer: ours.outputs(i, layer, passing), context)
+    return {"shares": pruning.shares, "curves": pruning.curves}
+
+
+def _put_back(
+    student: LazyModel, pruning: Zeroing | Narrowing | None, index: int, writer: LayerWriter
+) -> nn.Module:
+    """A layer as it was written before the walk was stopped, in float32."""
+    tensors = writer.read_back(index)
+    if isinstance(pruning, Narrowing):
+        student.release(index)
+        return pruning.layer(index, tensors).to(student.device)
+    layer = student.stack[index]
+    layer.load_state_dict(tensors, strict=False)
+    return layer
+
+
+def _target(
     theirs: Side, layers: range, states: Tensor, original: Tensor, repair: Compensate | None
 ) -> Tensor:
     """What a layer should give, [windows, length, hidden]; takes the original through `layers`.
@@ -188,40 +233,6 @@ def _mixed(
     same_input = states.clone()
     theirs.pass_through(layers, original, same_input)
     return torch.lerp(same_input, original, repair.alpha)
-
-
-def _shares(prune: Prune, ours: Side, states: Tensor, context: Context) -> dict[str, Any]:
-    """The sparsity of each layer, and the error curves that it was decided by, if any.
-
-    Takes `states` through the student as it came.
-    """
-    stack = ours.model.stack
-    assert isinstance(prune.method, Sparse)
-    check_pattern(stack, prune.method.pattern)
-    asked = prune.method.sparsity
-    if prune.allocation == "uniform":
-        return {"shares": [asked] * len(stack), "curves": None}
-    levels = [level for s in SPREAD if LEAST <= (level := round(asked + s, 4)) <= MOST]
-    curves: list[list[float]] = []
-    sizes: list[int] = []
-    for index in range(len(stack)):
-        context.step(index / len(stack), f"sensitivity of layer {index}")
-        layer = ours.model.read(index, torch.float32)
-        curves.append(
-            error_curve(
-                layer,
-                partial(ours.outputs, index, layer, states),
-                prune.method,
-                partial(ours.feed, index, layer, states),
-                levels,
-                f"layer {index}",
-            )
-        )
-        sizes.append(_zeros(layer)["weights"])
-        ours.advance(index, layer.to(ours.model.dtype), states)
-        ours.model.release(index)
-    shares = allocate(curves, levels, sizes, asked)
-    return {"shares": shares, "curves": {"levels": levels, "errors": curves}}
 
 
 def _told(name: str, output: Tensor, target: Tensor) -> dict[str, float | None]:
@@ -246,7 +257,3 @@ def _zeros(layer: nn.Module) -> dict[str, int]:
         "zeros": sum(int((weight == 0).sum()) for weight in weights),
         "weights": sum(weight.numel() for weight in weights),
     }
-
-
-def _judged_on(texts: Texts) -> str:
-    return "held-out windows" if texts.training < len(texts.tokens) else "the windows learned from"

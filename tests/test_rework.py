@@ -15,7 +15,7 @@ from laco.errors import Cancelled, NumericalError, RecipeError
 from laco.layers import LayerStack, linears
 from laco.lazy import LayerWriter, LazyModel
 from laco.merging import apply_drop, group_ends
-from laco.recipe import Compensate, Drop, Magnitude, ModelRef, Prune, SparseGPT, Wanda
+from laco.recipe import Compensate, Drop, Magnitude, ModelRef, Prune, SparseGPT, Structured, Wanda
 from laco.rework import STATE, Texts, rework
 from tests import tiny
 
@@ -45,7 +45,7 @@ def walked(
     writer = LayerWriter(student, target)
     ends = ends or list(range(len(student.stack)))
     report = rework(student, teacher, ends, step, text or texts(), writer, context or Context())
-    writer.finish()
+    writer.finish(report["fields"])
     return report
 
 
@@ -188,6 +188,35 @@ def test_a_walk_that_was_stopped_goes_on_and_ends_in_the_same_bits(folder: Path,
     assert any(m.startswith("layer 3: epoch") for m in again)
     assert torch.equal(predictions(tmp_path / "whole"), predictions(tmp_path / "parts"))
     assert [row["error"] for row in report["layers"]] == [r["error"] for r in whole["layers"]]
+
+
+@pytest.mark.parametrize("importance", ["flap", "taylor", "magnitude"])
+def test_narrower_layers_are_compensated_in_one_walk_and_load(
+    importance: Any, folder: Path, tmp_path: Path
+):
+    method = Structured(importance=importance, channels=0.33, multiple=16)
+    alone = walked(folder, folder, tmp_path / "narrow", Prune(method=method), text=texts(72, 64))
+    step = Prune(method=method, calibration=REPAIR.calibration, compensation=REPAIR)
+    both = walked(folder, folder, tmp_path / "both", step, text=texts(72, 64))
+    for place in ("narrow", "both"):
+        assert loaded(tmp_path / place).model.config.intermediate_size == 32
+    assert alone["sparsity"] == both["sparsity"] == 0
+    assert both["layers"][-1]["error"] < alone["layers"][-1]["error"]
+
+
+def test_a_stopped_walk_of_narrower_layers_goes_on_too(folder: Path, tmp_path: Path):
+    method = Structured(importance="taylor", channels=0.33, multiple=16)
+    step = Prune(method=method, calibration=REPAIR.calibration, compensation=REPAIR)
+    walked(folder, folder, tmp_path / "whole", step)
+    seen: list[str] = []
+    context = Context(
+        progress=lambda _f, m: seen.append(m),
+        cancelled=lambda: any(m.startswith("layer 2: epoch") for m in seen),
+    )
+    with pytest.raises(Cancelled):
+        walked(folder, folder, tmp_path / "parts", step, context=context)
+    walked(folder, folder, tmp_path / "parts", step)
+    assert torch.equal(predictions(tmp_path / "whole"), predictions(tmp_path / "parts"))
 
 
 def test_rows_are_published_layer_by_layer(folder: Path, tmp_path: Path):
