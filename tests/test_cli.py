@@ -11,10 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from laco import Collapse, Divergence, Drop, Footprint, Metric, ModelRef, Perplexity, Recipe
+from laco import (
+    Collapse,
+    Compensate,
+    Divergence,
+    Drop,
+    Footprint,
+    Metric,
+    ModelRef,
+    Perplexity,
+    Prune,
+    Recipe,
+    Wanda,
+)
 from laco.cli import app
 from laco.cli.arguments import override, read_evaluation, read_model, read_recipe, read_source
+from laco.cli.options import Wanted, grouped
 from laco.cli.terminal import speak, write_file
 from laco.errors import Cancelled, RecipeError, StoreError
 from laco.store import RunStore
@@ -64,6 +78,51 @@ class Laco:
 @pytest.fixture
 def laco(store: RunStore, capsys: pytest.CaptureFixture[str]) -> Laco:
     return Laco(store.folder, capsys)
+
+
+# What people type
+
+
+def test_group_of_options_is_typed_field_by_field():
+    seen: list[tuple[Any, ...]] = []
+
+    @grouped
+    def command(wanted: Wanted, on: str = "local") -> None:
+        """Say it."""
+        seen.append((wanted, on))
+
+    made = typer.Typer()
+    made.command()(command)
+    made(["preset", "--set", "a=1", "--set", "b=2", "--on", "ray"], standalone_mode=False)
+    assert seen == [(Wanted("preset", changes=["a=1", "b=2"]), "ray")]
+    assert command.__doc__ == "Say it."
+
+
+def test_nested_fields_of_a_method_are_set_by_their_path(store: RunStore):
+    changes = ["steps.0.method.sparsity=0.6", "steps.0.compensation.epochs=1"]
+    recipe = read_recipe("wanda-50", store, ORIGINAL, changes)
+    step = Prune(method=Wanda(sparsity=0.6), compensation=Compensate(epochs=1))
+    assert recipe.steps == (step,)
+
+
+def test_result_can_be_compensated_by_its_key(store: RunStore, tmp_path: Path):
+    file = tmp_path / "recipe.json"
+    file.write_text(json.dumps({"steps": [{"kind": "compensate"}]}), encoding="utf-8")
+    recipe = read_recipe(str(file), store, read_model(SMALLER.key, store))
+    assert recipe.steps == (Drop(layers=(3,)), Compensate())
+
+
+def test_method_that_is_not_there_is_named(store: RunStore):
+    with pytest.raises(RecipeError, match=r"steps\.0\.prune\.method.*wand"):
+        read_recipe("wanda-50", store, ORIGINAL, ["steps.0.method.kind=wand"])
+
+
+def test_pruning_is_submitted_and_listed_in_words(laco: Laco, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("laco.jobs.start_scheduler", lambda *_: False)
+    sent = laco.document("submit", "sparsegpt-2-4", "--model", "org/name@0123abc")
+    assert sent["label"] == "name, SparseGPT 2:4, each layer compensated (laco+)"
+    assert sent["request"]["recipe"]["steps"][0]["method"]["sparsity"] == 0.5
+    assert "SparseGPT 2:4" in laco("jobs")[1]
 
 
 # Answers

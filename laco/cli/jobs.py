@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laco.cli.options import (
-    CACHE,
-    Changes,
-    Dtype,
-    Evaluations,
-    Job,
-    Json,
-    Recipe,
-    Start,
-    Store,
-    Trust,
-)
+from laco.cli.options import CACHE, Job, Json, Store, Wanted, grouped
 from laco.cli.terminal import answer, columns, note, when
 from laco.cli.work import opened, read_request
 
@@ -30,13 +19,9 @@ if TYPE_CHECKING:
 PAGES = Path(__file__).parent.parent.parent / "app.py"
 
 
+@grouped
 def submit(
-    recipe: Recipe,
-    model: Start = None,
-    changes: Changes = None,
-    evaluations: Evaluations = None,
-    dtype: Dtype = None,
-    trust: Trust = False,
+    wanted: Wanted,
     on: Annotated[str, typer.Option(help="Where the job runs; only local so far.")] = "local",
     as_json: Json = False,
     store: Store = CACHE,
@@ -48,7 +33,7 @@ def submit(
     if on != "local":
         raise RecipeError(f"--on {on}: jobs run on this machine; choose local.")
     runs = opened(store)
-    request = read_request(recipe, runs, model, changes, evaluations, dtype, trust)
+    request = read_request(wanted, runs)
     runner = _runner(store)
     job = runner.submit(request, label=describe(request.recipe))
     answer(_document(runner.status(job)), job, as_json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laco.cli.options import CACHE, Device, Dtype, Json, Model, Store, Trust
+from laco.cli.options import AS_IT_IS, CACHE, Device, Held, Json, Model, Store, grouped
 from laco.cli.terminal import answer, columns, working
 from laco.cli.work import carry_out, opened
 
@@ -28,12 +28,9 @@ def doctor(as_json: Json = False, store: Store = CACHE) -> None:
     answer(found, "\n".join([columns(lines), *problems]), as_json)
 
 
+@grouped
 def inspect(
-    model: Model,
-    dtype: Dtype = None,
-    trust: Trust = False,
-    as_json: Json = False,
-    store: Store = CACHE,
+    model: Model, held: Held = AS_IT_IS, as_json: Json = False, store: Store = CACHE
 ) -> None:
     """Describe a model from its config and file headers, without reading weights."""
     from laco import card
@@ -42,11 +39,11 @@ def inspect(
     from laco.report import format_value
 
     runs = opened(store)
-    recipe = read_model(model, runs, dtype, trust)
+    recipe = read_model(model, runs, held.dtype, held.trust)
     ref = recipe.model
     artifact = runs.artifact(recipe.key) if recipe.steps else None
     if artifact is not None:
-        ref = ModelRef(path=str(artifact.path), dtype=ref.dtype, trust_remote_code=trust)
+        ref = ModelRef(path=str(artifact.path), dtype=ref.dtype, trust_remote_code=held.trust)
     with working():
         found = card.inspect(ref, runs.folder)
     units = {"bytes": "bytes", "parameters": "", "layer_parameters": ""}
@@ -61,6 +58,7 @@ def inspect(
     answer(found, columns(lines), as_json)
 
 
+@grouped
 def similarity(
     model: Model,
     corpus: Annotated[str | None, typer.Option(help="The text to look at.")] = None,
@@ -73,9 +71,8 @@ def similarity(
         bool, typer.Option("--weights", help="Compare the layers' weights, not hidden states.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write to F.json, F.html or F.csv.")] = None,
-    dtype: Dtype = None,
+    held: Held = AS_IT_IS,
     device: Device = None,
-    trust: Trust = False,
     as_json: Json = False,
     store: Store = CACHE,
 ) -> None:
@@ -94,20 +91,20 @@ def similarity(
             "length": default.length if length is None else length,
         }
         analysis = _spec(Similarity, calibration=calibration)
-    document = _analyse(model, analysis, store, dtype, device, trust)
+    document = _analyse(model, analysis, store, held, device)
     found = (maps.weight_map if weights else maps.depth_map)(document, measure)
     if out is not None:
         maps.write(out, found, document)
     answer(found, maps.in_words(found), as_json)
 
 
+@grouped
 def whatif(
     model: Model,
     longest: Annotated[int | None, typer.Option(help="Longest span to try, in layers.")] = None,
     merge: Annotated[str, typer.Option(help="drop, telescoped, rdsc or mean.")] = "drop",
-    dtype: Dtype = None,
+    held: Held = AS_IT_IS,
     device: Device = None,
-    trust: Trust = False,
     as_json: Json = False,
     store: Store = CACHE,
 ) -> None:
@@ -116,17 +113,12 @@ def whatif(
     from laco.evaluations import WhatIf
 
     analysis = _spec(WhatIf, merge=merge, **({} if longest is None else {"longest": longest}))
-    document = _analyse(model, analysis, store, dtype, device, trust)
+    document = _analyse(model, analysis, store, held, device)
     answer(document, maps.best_spans(document), as_json)
 
 
 def _analyse(
-    model: str,
-    analysis: Analysis,
-    store: Path,
-    dtype: str | None,
-    device: str | None,
-    trust: bool,
+    model: str, analysis: Analysis, store: Path, held: Held, device: str | None
 ) -> dict[str, Any]:
     """The document of one analysis, from the store or newly made."""
     from laco.cli.arguments import read_model
@@ -134,7 +126,8 @@ def _analyse(
     from laco.evaluations import Request
 
     runs = opened(store)
-    request = Request(recipe=read_model(model, runs, dtype, trust), analyses=(analysis,))
+    recipe = read_model(model, runs, held.dtype, held.trust)
+    request = Request(recipe=recipe, analyses=(analysis,))
     key = carry_out(request, runs, device)["key"]
     document = runs.analysis(key, analysis)
     if document is None:

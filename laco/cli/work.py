@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laco.cli.options import (
-    CACHE,
-    Changes,
-    Device,
-    Dtype,
-    Evaluations,
-    Json,
-    Recipe,
-    Start,
-    Store,
-    Trust,
-)
+from laco.cli.options import AS_IT_IS, CACHE, Device, Held, Json, Store, Wanted, grouped
 from laco.cli.terminal import answer, columns, note, working
 
 if TYPE_CHECKING:
@@ -26,22 +15,13 @@ if TYPE_CHECKING:
     from laco.store import RunStore
 
 
-def run(
-    recipe: Recipe,
-    model: Start = None,
-    changes: Changes = None,
-    evaluations: Evaluations = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    trust: Trust = False,
-    as_json: Json = False,
-    store: Store = CACHE,
-) -> None:
+@grouped
+def run(wanted: Wanted, device: Device = None, as_json: Json = False, store: Store = CACHE) -> None:
     """Carry out a recipe here and now; steps that are on disk already are not done again."""
     from laco.report import describe
 
     runs = opened(store)
-    request = read_request(recipe, runs, model, changes, evaluations, dtype, trust)
+    request = read_request(wanted, runs)
     note(describe(request.recipe))
     found = carry_out(request, runs, device)
     steps = [
@@ -52,6 +32,7 @@ def run(
     answer(found, columns([*lines, ["folder", found["path"] or "–"]]), as_json)
 
 
+@grouped
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="KEY|MODEL", help="A result, or a model.")],
     specs: Annotated[
@@ -63,9 +44,8 @@ def evaluate(
         ),
     ],
     limit: Annotated[int | None, typer.Option(help="Windows at most.")] = None,
-    dtype: Dtype = None,
+    held: Held = AS_IT_IS,
     device: Device = None,
-    trust: Trust = False,
     as_json: Json = False,
     store: Store = CACHE,
 ) -> None:
@@ -75,7 +55,9 @@ def evaluate(
 
     runs = opened(store)
     evaluations = tuple(read_evaluation(text, limit) for text in specs)
-    request = Request(recipe=read_model(model, runs, dtype, trust), evaluations=evaluations)
+    request = Request(
+        recipe=read_model(model, runs, held.dtype, held.trust), evaluations=evaluations
+    )
     found = carry_out(request, runs, device)
     text = columns([*_metric_lines(found["metrics"]), ["key", found["key"]]])
     answer({"key": found["key"], "metrics": found["metrics"]}, text, as_json)
@@ -103,27 +85,22 @@ def opened(store: Path) -> RunStore:
     return RunStore(store)
 
 
-def read_request(
-    recipe: str,
-    runs: RunStore,
-    model: str | None,
-    changes: list[str] | None,
-    evaluations: list[str] | None,
-    dtype: str | None = None,
-    trust: bool = False,
-) -> Request:
+def read_request(wanted: Wanted, runs: RunStore) -> Request:
     """What `laco run` and `laco submit` are told, as one request."""
     from laco.cli.arguments import read_evaluation, read_model, read_recipe
     from laco.evaluations import Request
 
-    start = None if model is None else read_model(model, runs, dtype, trust)
-    more = [*(changes or [])]
-    if start is None and dtype is not None:
-        more.append(f"model.dtype={dtype}")
-    if start is None and trust:
-        more.append("model.trust_remote_code=true")
-    specs = tuple(read_evaluation(text) for text in evaluations or ())
-    return Request(recipe=read_recipe(recipe, runs, start, more), evaluations=specs)
+    start, changes = None, [*(wanted.changes or [])]
+    if wanted.model is not None:
+        start = read_model(wanted.model, runs, wanted.dtype, wanted.trust)
+    else:
+        if wanted.dtype is not None:
+            changes.append(f"model.dtype={wanted.dtype}")
+        if wanted.trust:
+            changes.append("model.trust_remote_code=true")
+    recipe = read_recipe(wanted.recipe, runs, start, changes)
+    specs = tuple(read_evaluation(text) for text in wanted.evaluations or ())
+    return Request(recipe=recipe, evaluations=specs)
 
 
 def carry_out(request: Request, runs: RunStore, device: str | None) -> dict[str, Any]:
