@@ -109,6 +109,8 @@ LAYER_COLUMNS = {  # of a walk's row: what it is called, and how many digits tel
     "cka": "CKA",
     "damping": "damping",
     "zeros": "zeros",
+    "channels": "channels left",
+    "groups": "head groups left",
     "seconds": "seconds",
 }
 
@@ -128,6 +130,8 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
     value = row.get(name)
     if name == "zeros" and value is not None:
         return f"{100 * value / max(1, row['weights']):.1f} %"
+    if isinstance(value, Mapping):  # of units that went with their importance
+        return f"{value['kept']} of {value['of']}, {100 * value['lost']:.1f} % of importance gone"
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from laco.ui.curves import STAGES, through_depth
+from laco.ui.spans import listed
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -33,6 +34,18 @@ def walk_summary(rows: Rows, of: int) -> str:
         + (" so far." if len(rows) < of else ".")
         + (f" Layer {last['layer']} took {last['seconds']:.1f} s." if len(rows) < of else "")
     )
+
+
+def notes(rows: Rows) -> list[str]:
+    """What was noted of layers, each sentence once, with the layers that it is of."""
+    layers: dict[str, list[int]] = {}
+    for row in rows:
+        for note in row.get("notes", ()):
+            layers.setdefault(note, []).append(row["layer"])
+    return [
+        f"{'All layers' if len(found) == len(rows) else listed(found).capitalize()}: {note}"
+        for note, found in layers.items()
+    ]
 
 
 def stages_summary(rows: Rows) -> str:

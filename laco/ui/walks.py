@@ -80,12 +80,15 @@ def results(runs: Sequence[Run], hint: str) -> None:
 
 def walked(report: Mapping[str, Any], seconds: float) -> None:
     """The report of pruning or compensation: how sparse, how far off, what each layer learned."""
-    rows, about = report["layers"], report["calibration"]
+    rows, about, fields = report["layers"], report["calibration"], report.get("fields")
     last = rows[-1]
+    first = ("Zeros in the layers", f"{100 * report['sparsity']:.1f} %")
+    if fields:
+        first = (", ".join(fields), ", ".join(f"{value:,}" for value in fields.values()))
     for place, (title, value) in zip(
         st.columns(4),
         (
-            ("Zeros in the layers", f"{100 * report['sparsity']:.1f} %"),
+            first,
             ("Error after the last layer", f"{last['error']:.3g}"),
             ("CKA there", "–" if last.get("cka") is None else f"{last['cka']:.4f}"),
             ("Took", progress.duration(seconds)),
@@ -101,7 +104,7 @@ def walked(report: Mapping[str, Any], seconds: float) -> None:
     _learned(rows)
     if report.get("curves"):
         _sensitivity(report["curves"], report["shares"])
-    notes = [f"Layer {row['layer']}: {note}" for row in rows for note in row.get("notes", ())]
+    notes = told.notes(rows)
     if notes:
         with st.expander(f"Notes ({len(notes)})"):
             st.markdown("\n".join(f"- {note}" for note in notes))

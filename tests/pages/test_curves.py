@@ -7,6 +7,7 @@ from laco.card import FLOPS_PER_CORE
 from laco.recipe import Calibration
 from laco.ui import curves, savings, tables, told
 from tests.pages import prepared
+from tests.pages.test_maps import traces
 
 COMPENSATED = prepared.walk("compensate")["layers"]
 PRUNED = prepared.walk("prune")["layers"]
@@ -38,14 +39,14 @@ def test_errors_that_grow_a_hundredfold_are_on_a_logarithmic_axis():
 def test_axis_has_room_for_every_layer_from_the_start():
     figure = curves.layer_lines(curves.through_depth(COMPENSATED[:4]), 30, "error")
     assert tuple(figure.layout.xaxis.range) == (-0.5, 29.5)
-    assert list(figure.data[0].x) == [0, 1, 2, 3]
+    assert list(traces(figure)[0].x) == [0, 1, 2, 3]
 
 
 def test_lines_differ_by_more_than_colour():
     figure = curves.layer_lines(curves.by_stage(COMPENSATED), 30, "error")
-    assert [line.name for line in figure.data] == ["before", "closed form", "gradient"]
-    assert len({line.marker.symbol for line in figure.data}) == 3
-    assert len({line.line.dash for line in figure.data}) == 3
+    assert [line.name for line in traces(figure)] == ["before", "closed form", "gradient"]
+    assert len({line.marker.symbol for line in traces(figure)}) == 3
+    assert len({line.line.dash for line in traces(figure)}) == 3
 
 
 def test_cka_shows_the_one_that_it_can_reach():
@@ -57,14 +58,14 @@ def test_cka_shows_the_one_that_it_can_reach():
 
 def test_layers_without_losses_have_no_line_of_theirs():
     figure = curves.one_line_a_layer([1, 2, 3], [[0.3, 0.2, 0.1], [], [0.3]], ("epoch", "loss"))
-    assert [len(line.x) for line in figure.data] == [3, 0, 1]
-    assert len({line.line.color for line in figure.data}) == 3
+    assert [len(line.x) for line in traces(figure)] == [3, 0, 1]
+    assert len({line.line.color for line in traces(figure)}) == 3
 
 
 def test_training_is_drawn_with_the_originals_loss():
     report = prepared.training()
     figure = curves.training(report)
-    held_out = figure.data[1]
+    held_out = traces(figure)[1]
     assert list(held_out.x) == [0, 4, 8]
     assert list(held_out.y) == [3.4, 3.05, 3.1]
     assert figure.layout.shapes[0].y0 == 2.8
@@ -81,6 +82,20 @@ def test_rows_without_a_cka_are_drawn_and_told():
 
 def test_walk_that_has_not_begun_is_told():
     assert told.walk_summary([], 30) == "None of 30 layers is done yet."
+
+
+def test_note_of_many_layers_is_told_once():
+    rows = [{"layer": layer, "notes": ["No bias."]} for layer in range(3)]
+    rows[1]["notes"] = ["No bias.", "Damped."]
+    assert told.notes(rows) == ["All layers: No bias.", "Layer 1: Damped."]
+    rows[2]["notes"] = []
+    assert told.notes(rows)[0] == "Layers 0, 1: No bias."
+
+
+def test_table_of_narrower_layers_tells_what_went():
+    rows = [{**PRUNED[0], "channels": {"of": 64, "kept": 48, "lost": 0.125}}]
+    cell = tables.layers_table(rows).loc[0, "channels left"]
+    assert cell == "48 of 64, 12.5 % of importance gone"
 
 
 def test_table_of_layers_leaves_out_what_no_row_has():
