@@ -29,6 +29,8 @@ with set_up:
         rest = known.steps[1:] if known else ()
         st.markdown("**What it will save, and what not**")
         st.markdown("\n".join(f"- {sentence}" for sentence in savings.promised(card, step)))
+        if step.allocation == "sensitivity":
+            walks.known_sensitivity(chosen.recipe)
         if step.compensation is not None:
             st.caption(
                 f"{savings.expected(card, step.compensation).words()} Pruning looks at the "

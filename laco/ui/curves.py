@@ -24,6 +24,7 @@ STYLES = (  # of the lines in a chart, in turn
     {"line": {"color": BLUE}, "marker": {"color": BLUE, "symbol": "circle"}},
     {"line": {"color": GREEN, "dash": "dot"}, "marker": {"color": GREEN, "symbol": "diamond"}},
 )
+FEW = 12  # places on an axis that each get a tick
 STAGES = {"pruned": "before", "ridge": "closed form", "adam": "gradient"}  # a layer's compensation
 
 
@@ -95,7 +96,10 @@ def one_line_a_layer(
             hovertemplate=f"layer {layer}: " + "%{y:.4g} at %{x:.4g}<extra></extra>",
         )
     known = [value for line in lines for value in line]
-    figure.update_layout(**_layout(xaxis={"title": titles[0]}, yaxis=axis_for(titles[1], known)))
+    x: dict[str, Any] = {"title": titles[0]}
+    if len(places) <= FEW:
+        x["tickvals"] = list(places)
+    figure.update_layout(**_layout(xaxis=x, yaxis=axis_for(titles[1], known)))
     figure.update_layout(showlegend=False)
     return figure
 

@@ -7,6 +7,7 @@ spec and no model. Next: `session.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor, log10
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import streamlit as st
@@ -160,11 +161,16 @@ def _number(kind: type, field: FieldInfo, value: Any, may_be_unset: bool, common
         min_value=None if low is None else kind(low),
         max_value=None if high is None else kind(high),
         value=None if value is None else kind(value),
-        step=1 if kind is int else 0.05,
+        step=1 if kind is int else _stride(value),
         placeholder="unset" if may_be_unset else None,
-        format=None if kind is int else "%.3f",
+        format=None if kind is int else "%.4g",
         **common,
     )
+
+
+def _stride(value: float | None) -> float:
+    """How far a press on + or − goes: a step size of 5e-4 is not raised by 0.05."""
+    return 0.05 if not value or value >= 0.05 else 10.0 ** floor(log10(value))
 
 
 def _label(name: str) -> str:

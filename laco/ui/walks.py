@@ -11,12 +11,22 @@ from typing import Any
 
 import streamlit as st
 
+from laco.recipe import Recipe
+from laco.report import describe
 from laco.store import Run
 from laco.ui import curves, progress, tables, told
 from laco.ui.cards import amount
-from laco.ui.session import last_job, runner, store
+from laco.ui.session import finished, last_job, pinned, runner, store
 
 ERROR = "relative error"
+HELP = {
+    "error": "Mean over tokens of the squared distance from the original's hidden state, over its "
+    "squared length: what has gathered up to this layer",
+    "cka": "1: the same geometry, up to rotation and scale",
+    "stages": "The layer's error as it was fed by the layers before it, then after each stage; the "
+    "stage with the least held-out error is kept",
+    "lines": "A line for each layer: the first ones dark, the last ones bright",
+}
 
 
 def watch() -> None:
@@ -41,11 +51,11 @@ def by_layer(rows: Sequence[Mapping[str, Any]], of: int, key: str) -> None:
     left, right = st.columns(2)
     alt = told.walk_summary(rows, of)
     with left:
-        st.markdown("**Error through the depth**, relative to the original's hidden states")
+        st.markdown("**Relative error through the depth**", help=HELP["error"])
         lines = curves.through_depth(rows)
         st.plotly_chart(curves.layer_lines(lines, of, ERROR), key=f"{key}.error", alt=alt)
     with right:
-        st.markdown("**CKA with the original**, 1: the same geometry")
+        st.markdown("**CKA with the original**", help=HELP["cka"])
         lines = curves.through_depth(rows, "cka")
         st.plotly_chart(curves.layer_lines(lines, of, "CKA", most=1.0), key=f"{key}.cka", alt=alt)
     progress.data_table("The numbers by layer", tables.layers_table(rows))
@@ -103,7 +113,7 @@ def walked(report: Mapping[str, Any], seconds: float) -> None:
     by_layer(rows, len(rows), "result")
     _learned(rows)
     if report.get("curves"):
-        _sensitivity(report["curves"], report["shares"])
+        _sensitivity(report["curves"], report["shares"], "result")
     notes = told.notes(rows)
     if notes:
         with st.expander(f"Notes ({len(notes)})"):
@@ -116,32 +126,47 @@ def _learned(rows: Sequence[Mapping[str, Any]]) -> None:
         return
     left, right = st.columns(2)
     with left:
-        st.markdown("**Each layer's own compensation**: its error before, and after each stage")
+        st.markdown("**Each layer's own compensation**", help=HELP["stages"])
         figure = curves.layer_lines(stages, len(rows), ERROR)
         st.plotly_chart(figure, key="result.stages", alt=told.stages_summary(rows))
     losses = [row.get("losses") or [] for row in rows]
     if any(losses):
         epochs = range(1, 1 + max(map(len, losses)))
         with right:
-            st.markdown("**Training loss**, a line for each layer; the first ones dark")
+            st.markdown("**Training loss by layer**", help=HELP["lines"])
             figure = curves.one_line_a_layer(epochs, losses, ("epoch", "loss"))
             st.plotly_chart(figure, key="result.losses", alt=told.losses_summary(losses))
         progress.data_table("The losses by layer and epoch", tables.lines_table(epochs, losses))
 
 
-def _sensitivity(found: Mapping[str, Any], shares: Sequence[float]) -> None:
+def known_sensitivity(recipe: Recipe) -> None:
+    """The curves that the newest allocation by sensitivity of this very model was decided by."""
+    model = pinned(recipe)
+    for run in finished(store().runs(), "prune"):
+        artifact = store().artifact(run.key) if run.recipe.steps[:-1] == model.steps else None
+        if artifact is None or run.recipe.model != model.model:
+            continue
+        report = artifact.steps[-1]["report"]
+        if report.get("curves"):
+            st.caption(f"As measured for {describe(run.recipe)}:")
+            _sensitivity(report["curves"], report["shares"], "known")
+            return
+    st.caption("How layers suffer is measured first; the curves are drawn here afterwards.")
+
+
+def _sensitivity(found: Mapping[str, Any], shares: Sequence[float], key: str) -> None:
     levels, errors = found["levels"], found["errors"]
     left, right = st.columns(2)
     alt = told.sensitivity_summary(levels, errors, shares)
     with left:
-        st.markdown("**Sensitivity**: a layer's own error at each sparsity; the first ones dark")
+        st.markdown("**Error of each layer by its sparsity**", help=HELP["lines"])
         percent = [100 * level for level in levels]
         figure = curves.one_line_a_layer(percent, errors, ("sparsity, %", ERROR))
-        st.plotly_chart(figure, key="result.curves", alt=alt)
+        st.plotly_chart(figure, key=f"{key}.curves", alt=alt)
     with right:
         st.markdown("**Sparsity that each layer got**")
         figure = curves.layer_bars(shares, "sparsity, %")
-        st.plotly_chart(figure, key="result.shares", alt=alt)
+        st.plotly_chart(figure, key=f"{key}.shares", alt=alt)
     progress.data_table("The curves as a table", tables.lines_table(percent, errors))
 
 

@@ -105,6 +105,13 @@ def test_bounds_and_help_come_from_the_field():
     assert span.help == Collapse.model_fields["span"].description
 
 
+def test_small_numbers_are_shown_and_raised_as_small_numbers():
+    rate = form(Compensate).number_input(key="form.learning_rate")
+    assert rate.value == 5e-4
+    assert rate.proto.format == "%.4g"
+    assert rate.step == 1e-4
+
+
 def test_nested_spec_is_changed_through_its_own_widgets():
     at = form(Collapse)
     at.number_input(key="form.calibration.windows").set_value(9)

@@ -120,6 +120,17 @@ def test_finished_pruning_is_shown_with_its_curves_and_its_table(sparsify):
     assert len(tables[0]) == prepared.LAYERS
 
 
+def test_allocation_by_sensitivity_shows_the_curves_of_a_finished_run(open_page, keys, model):
+    at = open_page("sparsify", model=str(model))
+    assert "Wanda 50 % by sensitivity:" not in words(at)
+    at.selectbox(key="prune..allocation").set_value("sensitivity").run()
+    assert "As measured for my-model, Wanda 50 % by sensitivity:" in words(at)
+    assert alts(at).count("Layers got 40 to 60 %.") == 4
+    at = open_page("sparsify", model=keys["dropped"])
+    at.selectbox(key="prune..allocation").set_value("sensitivity").run()
+    assert "the curves are drawn here afterwards" in words(at), "another model's curves"
+
+
 def test_compensate_asks_for_a_result_and_takes_it(open_page, keys, waiting, model):
     at = open_page("compensate", model=str(model))
     assert "Choose the smaller model" in at.info[0].value
