@@ -146,7 +146,9 @@ def _said(value: Any) -> Any:
     """A value of a recipe; a spec in a few words."""
     if isinstance(value, Magnitude | Wanda | SparseGPT | Structured):
         return describe_method(value)
-    return describe_step(value) if isinstance(value, Spec) else value
+    if isinstance(value, Collapse | Merge | Drop | Prune | Compensate | Finetune):
+        return describe_step(value)
+    return value
 
 
 def _describe_prune(step: Prune) -> str:
