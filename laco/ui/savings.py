@@ -106,7 +106,8 @@ def expected(card: Mapping[str, Any], step: Compensate | Finetune) -> Expected:
     """What compensation or LoRA takes on a model with this card; `COSTS` has the formulas."""
     text = step.calibration
     learned, judged = text.windows * text.length, step.held_out * text.length
-    layers, width = card["layer_parameters"], BYTES[card["dtype"]]
+    count, width = card["layers"], BYTES[card["dtype"]]
+    layers = card["layer_parameters"] or [card["parameters"] // count] * count
     speed = FLOPS_PER_CORE * (os.cpu_count() or 1)
     if isinstance(step, Finetune):
         predictions = 3 * FLOAT * step.batch_tokens * card["vocab_size"]
@@ -115,7 +116,7 @@ def expected(card: Mapping[str, Any], step: Compensate | Finetune) -> Expected:
     passes = 2 if step.alpha in (0, 1) else 3
     work = sum(layers) * (2 * passes * (learned + judged) + 6 * step.epochs * learned)
     return Expected(
-        device=max(layers, default=0) * (width + 4 * FLOAT),
+        device=max(layers) * (width + 4 * FLOAT),
         host=2 * (learned + judged) * card["hidden_size"] * width,
         seconds=work / speed,
     )

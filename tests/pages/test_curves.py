@@ -106,6 +106,7 @@ def test_table_of_layers_leaves_out_what_no_row_has():
 
 
 CARD = {
+    "layers": 2,
     "dtype": "bfloat16",
     "parameters": 1000,
     "bytes": 2000,
@@ -128,6 +129,11 @@ def test_memory_of_compensation_is_two_layers_and_two_streams(monkeypatch: pytes
     assert found.seconds == pytest.approx(work / (2 * FLOPS_PER_CORE))
     mixed = savings.expected(CARD, step.model_copy(update={"alpha": 0.5}))
     assert mixed.seconds == pytest.approx((work + 400 * 2 * 80) / (2 * FLOPS_PER_CORE))
+
+
+def test_layers_of_unknown_size_are_taken_for_equal_parts():
+    unknown = {**CARD, "layer_parameters": []}
+    assert savings.expected(unknown, Compensate()).device == 500 * (2 + 4 * 4)
 
 
 def test_lora_holds_the_whole_model():
