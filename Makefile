@@ -9,6 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c '$(SUPPORTED)' 2>/dev/null && echo $$p && break; done)
 TESTS ?=
 QUICK ?=
+ONLY ?=
 
 .PHONY: setup run demo test check bench docs chromium
 .DEFAULT_GOAL := run
@@ -41,7 +42,7 @@ check: setup
 	@$(BIN)/pyright
 
 bench: setup
-	@$(BIN)/python docs/make_performance.py $(if $(QUICK),--quick)
+	@$(BIN)/python docs/make_performance.py $(if $(QUICK),--quick) $(ONLY)
 
 docs: setup
 	@$(BIN)/python docs/make_cli.py

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -30,7 +31,7 @@ from laco.recipe import Compensate, Finetune, ModelRef, Prune, Wanda
 from laco.rework import Texts, rework
 
 STORE = Path(__file__).parent.parent / "cache"
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "hidden_size": 2048,
     "intermediate_size": 5632,
     "num_hidden_layers": 22,

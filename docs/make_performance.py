@@ -1,67 +1,115 @@
-"""Run every benchmark and write `performance.md`: the figures, the machine, the date.
+"""Run benchmarks and write `performance.md`: the figures, the machine, the date of each.
 
 A benchmark is a script in `bench/` whose last line is `NAME VALUE`; the lines above it say what
-the figure is made of. `--quick` is handed on.
+the figure is made of. All are run, or those that are named; what each gave is kept in
+`performance.json`, from which the page is drawn. Arguments that begin with a dash are handed on.
+
+    python docs/make_performance.py [--quick] [search collapse …] [--wikitext FILE]
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import json
 import os
 import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 ROOT = Path(__file__).parent.parent
-EXPERIMENTS = {"merges.py"}  # takes an hour and writes its own page, `merges.md`
+KEPT = ROOT / "docs" / "performance.json"
+EXPERIMENTS = {"merges"}  # takes an hour and writes its own page, `merges.md`
+TAKE_TEXT = {"compensation", "collapse_compensation"}
 
 
-def main(arguments: list[str]) -> int:
-    """Run them all; 1 if one failed, and then the page stays as it was."""
-    rows: list[str] = []
-    details: list[str] = []
-    for script in sorted((ROOT / "bench").glob("*.py")):
-        if script.name in EXPERIMENTS:
-            continue
-        print(f"bench/{script.name}", flush=True)
-        started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        lines = done.stdout.strip().splitlines()
-        if done.returncode or not lines:
-            print(f"bench/{script.name} failed; docs/performance.md stays as it was.")
+def main() -> int:
+    """Run them; 1 at the first that fails, and then its row stays as it was."""
+    names = sorted(path.stem for path in (ROOT / "bench").glob("*.py"))
+    names = [name for name in names if name not in EXPERIMENTS]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="the same measures, smaller")
+    parser.add_argument("--text", help="a corpus for the benchmarks of recovery")
+    parser.add_argument("--wikitext", help="WikiText-2's test text as a file, for the same")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(names):
+        parser.error(f"there is no benchmark {unknown.pop()}")
+    for name in given.names or names:
+        print(f"bench/{name}.py", flush=True)
+        found = run(name, given)
+        if found is None:
+            print(f"bench/{name}.py failed; its row in docs/performance.md stays as it was.")
             return 1
-        name, _, value = lines[-1].partition(" ")
-        print(lines[-1], flush=True)
-        rows.append(f"| `{script.name}` | {name} | {value} | {time.perf_counter() - started:.0f} |")
-        details.append(f"## {script.name}\n\n```\n{chr(10).join(lines)}\n```\n")
-    page = ROOT / "docs" / "performance.md"
-    page.write_text("\n".join([_head(arguments), *rows, "", *details]), encoding="utf-8")
+        print(found["lines"][-1], flush=True)
+        rows: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+        KEPT.write_text(json.dumps({**rows, name: found}, indent=1, sort_keys=True) + "\n")
+        (ROOT / "docs" / "performance.md").write_text(page(), encoding="utf-8")
     return 0
 
 
-def _head(arguments: list[str]) -> str:
-    size = "the quick size" if "--quick" in arguments else "the full size"
-    return "\n".join(
-        [
-            "# Performance",
-            "",
-            f"`make bench` on {datetime.date.today().isoformat()}, {size}, on {_machine()}.",
-            "Each figure is a ratio measured in one run; what it is made of stands below.",
-            "",
-            "| script | figure | value | seconds |",
-            "|---|---|---:|---:|",
-        ]
+def run(name: str, given: argparse.Namespace) -> dict[str, Any] | None:
+    """What a benchmark printed, how long it took, where and when; None if it failed."""
+    arguments = ["--quick"] if given.quick else []
+    if name in TAKE_TEXT:
+        for option in ("text", "wikitext"):
+            if value := getattr(given, option):
+                arguments += [f"--{option}", value]
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / f"{name}.py"), *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return None
+    return {
+        "lines": [_without_folders(line, given) for line in lines],
+        "seconds": round(time.perf_counter() - started),
+        "size": "quick" if given.quick else "full",
+        "date": datetime.date.today().isoformat(),
+        "machine": _machine(),
+    }
+
+
+def page() -> str:
+    """`performance.md`, drawn from what is kept."""
+    rows: dict[str, Any] = json.loads(KEPT.read_text())
+    machines = sorted({row["machine"] for row in rows.values()})
+    lines = [
+        "# Performance",
+        "",
+        "Made by `make bench`. Each figure is a ratio measured in one run; what it is made of, and",
+        "what it should be, stands below.",
+        "",
+        *(f"Measured on {machine}." for machine in machines),
+        "",
+        "| script | figure | value | size | seconds | date |",
+        "|---|---|---:|---|---:|---|",
+    ]
+    for name, row in rows.items():
+        figure, _, value = row["lines"][-1].partition(" ")
+        cells = (f"`{name}.py`", figure, value, row["size"], str(row["seconds"]), row["date"])
+        lines.append(f"| {' | '.join(cells)} |")
+    for name, row in rows.items():
+        lines += ["", f"## {name}.py", "", "```", *row["lines"], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _without_folders(line: str, given: argparse.Namespace) -> str:
+    """A line with the names of text files, not the folders that they lie in on this machine."""
+    for path in (given.wikitext, (given.text or "").removeprefix("file:")):
+        if path:
+            line = line.replace(path, Path(path).name)
+    return line
 
 
 def _machine() -> str:
@@ -78,4 +126,4 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
