@@ -303,7 +303,8 @@ def _final_states(stack: LayerStack, windows: Tensor) -> Tensor:
 
 def _check_heads(lm: LoadedModel, original: LoadedModel) -> None:
     """The original's predictions are made by this model's head, so the two must be one."""
-    ours, theirs = (one.model.get_output_embeddings().weight for one in (lm, original))
+    heads: list[Any] = [one.model.get_output_embeddings() for one in (lm, original)]
+    ours, theirs = (head.weight for head in heads)
     if not torch.equal(ours, theirs.to(ours.device)):
         raise RecipeError(
             "The loss kl needs the original's head, and this model has another; use ce."
