@@ -82,13 +82,14 @@ def train_adapters(
     run at a time and their gradients added up: the same step, and a note. Ambient random state is
     not touched.
 
-    Report: `curve` of {step, loss}; `epochs` of {epoch, train, held_out, seconds}; `best_epoch`,
-    `held_out_before`, `original_held_out` (given an original), `trained_parameters`, `seconds`,
-    `notes`. Losses are in nats per token. A loss that is not finite ends the training, and the
-    best epoch so far is kept; `NumericalError` when there is none. Every error, and `Cancelled`,
-    leaves the model as it was. `CalibrationError` when a set of windows is empty or shorter than
-    two tokens; `RecipeError` for `kl` without `original`; `ArchitectureError` when peft cannot
-    adapt these linears; `ModelError` when memory runs out with a single window.
+    Report: `curve` of {step, loss}; `epochs` of {epoch, step (its last), train, held_out, seconds};
+    `best_epoch`, `held_out_before`, `original_held_out` (given an original), `trained_parameters`,
+    `seconds`, `notes`. What there is of it is published after each step. Losses are in nats per
+    token. A loss that is not finite ends the training, and the best epoch so far is kept;
+    `NumericalError` when there is none. Every error, and `Cancelled`, leaves the model as it was.
+    `CalibrationError` when a set of windows is empty or shorter than two tokens; `RecipeError` for
+    `kl` without `original`; `ArchitectureError` when peft cannot adapt these linears; `ModelError`
+    when memory runs out with a single window.
     """
     for windows, role in ((train, "training"), (held_out, "held-out")):
         if windows.shape[0] < 1 or windows.shape[1] < 2:
@@ -115,7 +116,8 @@ def train_adapters(
         adapters = insert_adapters(lm, step)
         try:
             report["trained_parameters"] = sum(p.numel() for p in adapters.parameters())
-            report |= _Training(lm, step, adapters, context, teacher).run(train, held_out)
+            training = _Training(lm, step, adapters, context, teacher, known=dict(report))
+            report |= training.run(train, held_out)
         except BaseException:
             unwrap(lm, adapters)
             raise
@@ -167,6 +169,7 @@ class _Training:
     adapters: Adapters
     context: Context
     teacher: Tensor | None  # for kl: what the original's head is fed, [windows, length, hidden]
+    known: dict[str, Any]  # of the report, before training
     at_once: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -186,7 +189,7 @@ class _Training:
             place = f"epoch {epoch} of {self.step.epochs}"
             try:
                 self.adapters.set_dropout(True)
-                mean = self._epoch(optimizer, train, batches, steps, place)
+                mean = self._epoch(optimizer, train, batches, steps, place, epochs)
                 self.adapters.set_dropout(False)
                 self.context.step(len(self.curve) / steps, f"{place}, held-out loss")
                 loss = held_out_loss(self.lm.layers, held_out, f"after {place}")
@@ -196,7 +199,8 @@ class _Training:
                 self.notes.append(f"{error} The adapters of epoch {best} are kept.")
                 break
             seconds = time.monotonic() - started
-            epochs.append({"epoch": epoch, "train": mean, "held_out": loss, "seconds": seconds})
+            step = {"epoch": epoch, "step": len(self.curve), "train": mean, "held_out": loss}
+            epochs.append({**step, "seconds": seconds})
             if not best or loss < epochs[best - 1]["held_out"]:
                 best = epoch
                 kept = [parameter.detach().clone() for parameter in parameters]
@@ -214,6 +218,7 @@ class _Training:
         batches: tuple[Tensor, ...],
         steps: int,
         place: str,
+        epochs: list[dict[str, Any]],
     ) -> float:
         """The mean training loss of one pass over `train`; a batch is the indices of windows."""
         total = 0.0
@@ -233,6 +238,7 @@ class _Training:
             self.curve.append({"step": len(self.curve) + 1, "loss": loss})
             total += loss * len(batch)
             self.context.step(len(self.curve) / steps, f"{place}, loss {loss:.2f}")
+            self.context.publish({**self.known, "curve": self.curve, "epochs": epochs})
         return total / sum(len(batch) for batch in batches)
 
     def _gradients(self, optimizer: torch.optim.Optimizer, train: Tensor, batch: Tensor) -> float:

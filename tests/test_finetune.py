@@ -229,6 +229,17 @@ def test_progress_rises_to_one_and_says_epoch_and_loss():
     assert told[0][1].startswith("epoch 1 of 3, loss 5.")
 
 
+def test_what_there_is_of_the_report_is_published_after_each_step():
+    seen: list[Any] = []
+    context = Context(publish=lambda d: seen.append((len(d["curve"]), len(d["epochs"]), d)))
+    report = finetune(tiny.loaded(), STEP, REPEATED, OTHER, context, tiny.loaded)
+    assert [count for count, _, _ in seen] == [point["step"] for point in report["curve"]]
+    assert [epochs for _, epochs, _ in seen] == sorted(epochs for _, epochs, _ in seen)
+    assert all(d["held_out_before"] == report["held_out_before"] for _, _, d in seen)
+    assert all(d["original_held_out"] == report["original_held_out"] for _, _, d in seen)
+    assert [epoch["step"] for epoch in report["epochs"]] == [4, 8, 12]
+
+
 def test_ambient_randomness_is_neither_read_nor_touched():
     results = []
     for ambient in (1, 2):

@@ -121,7 +121,6 @@ def layer_bars(values: Sequence[float], title: str) -> go.Figure:
 def training(report: Mapping[str, Any]) -> go.Figure:
     """LoRA's loss by step, the held-out loss by epoch, and the original's as a line."""
     curve, epochs = report["curve"], report["epochs"]
-    each = len(curve) / max(1, len(epochs))  # steps an epoch
     figure = go.Figure()
     figure.add_scatter(
         x=[point["step"] for point in curve],
@@ -131,7 +130,7 @@ def training(report: Mapping[str, Any]) -> go.Figure:
         line={"color": GREY, "width": 1.5},
     )
     figure.add_scatter(
-        x=[0, *(each * item["epoch"] for item in epochs)],
+        x=[0, *(item["step"] for item in epochs)],
         y=[report["held_out_before"], *(item["held_out"] for item in epochs)],
         name="held-out text",
         **STYLES[1],

@@ -137,8 +137,8 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
 
 def training_table(report: Mapping[str, Any]) -> pd.DataFrame:
     """LoRA's losses, an epoch a row; epoch 0 is before training."""
-    before = {"epoch": 0, "train": None, "held_out": report["held_out_before"], "seconds": 0.0}
-    table = pd.DataFrame([before, *report["epochs"]]).set_index("epoch").round(4)
+    before = {"epoch": 0, "step": 0, "held_out": report["held_out_before"], "seconds": 0.0}
+    table = pd.DataFrame([*report["epochs"], before]).set_index("epoch").sort_index().round(4)
     return table.rename(columns={"train": "training text", "held_out": "held-out text"})
 
 

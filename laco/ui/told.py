@@ -75,6 +75,16 @@ def sensitivity_summary(
     )
 
 
+def training_so_far(document: Mapping[str, Any]) -> str:
+    """How far LoRA has come, and its latest losses."""
+    last, epochs = document["curve"][-1], document["epochs"]
+    held_out = epochs[-1]["held_out"] if epochs else document["held_out_before"]
+    return (
+        f"Training loss {last['loss']:.3f} nats per token at step {last['step']}; the latest "
+        f"held-out loss is {held_out:.4f}."
+    )
+
+
 def training_summary(report: Mapping[str, Any]) -> str:
     """The losses before and after LoRA, beside the original's, and the epoch that was kept."""
     original = report.get("original_held_out")

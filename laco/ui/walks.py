@@ -30,7 +30,7 @@ HELP = {
 
 
 def watch() -> None:
-    """Every walk at work, layer by layer; the bar of the visitor's last job; what went wrong."""
+    """Every walk and training at work; the bar of the visitor's last job; what went wrong."""
 
     def draw() -> None:
         mine = last_job()
@@ -41,6 +41,9 @@ def watch() -> None:
             if document is not None and document.get("layers"):
                 st.caption(told.walk_summary(document["layers"], document["of"]))
                 by_layer(document["layers"], document["of"], status.id)
+            elif document is not None and document.get("curve"):
+                figure = curves.training(document)
+                st.plotly_chart(figure, key=f"{status.id}.loss", alt=told.training_so_far(document))
 
     progress.live(draw)
     progress.last_failure()

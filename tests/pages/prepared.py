@@ -221,8 +221,8 @@ def training() -> dict:
     return {
         "curve": [{"step": step, "loss": 3.5 - 0.1 * step} for step in range(1, 9)],
         "epochs": [
-            {"epoch": 1, "train": 3.2, "held_out": 3.05, "seconds": 4.0},
-            {"epoch": 2, "train": 2.9, "held_out": 3.1, "seconds": 4.0},
+            {"epoch": 1, "step": 4, "train": 3.2, "held_out": 3.05, "seconds": 4.0},
+            {"epoch": 2, "step": 8, "train": 2.9, "held_out": 3.1, "seconds": 4.0},
         ],
         "best_epoch": 1,
         "held_out_before": 3.4,

@@ -214,6 +214,21 @@ def test_walk_at_work_fills_in_from_its_live_results(page, open_page, keys, wait
     assert "After 13 of 30 layers" in words(at)
 
 
+def test_lora_at_work_draws_its_loss_so_far(open_page, keys, waiting):
+    recipe = Recipe.model_validate({"model": {"path": "org/x"}, "steps": [{"kind": "finetune"}]})
+    job = waiting.submit(Request(recipe=recipe), label="A training")
+    known = prepared.training()
+    so_far = {name: known[name] for name in ("curve", "held_out_before", "original_held_out")}
+    path = waiting.status(job).folder / "live.json"
+    write_json(path, {**so_far, "curve": known["curve"][:3], "epochs": []})
+    at = open_page("compensate", model=keys["pruned"])
+    assert not at.exception
+    assert "at step 3; the latest held-out loss is 3.4000" in alts(at)
+    write_json(path, {**so_far, "curve": known["curve"][:5], "epochs": known["epochs"][:1]})
+    at.run()
+    assert "at step 5; the latest held-out loss is 3.0500" in alts(at)
+
+
 def test_job_that_is_over_is_watched_no_longer(open_page, keys, waiting):
     job = waiting.submit(Request(recipe=Recipe.model_validate({"model": {"path": "org/x"}})))
     rows = prepared.walk("prune")["layers"]
