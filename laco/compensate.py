@@ -77,8 +77,8 @@ class Task:
         """(inputs, targets) of some windows on the device in float32, a micro-batch at a time."""
         for part in torch.as_tensor(windows).split(self.batch):
             yield (
-                self.inputs[part].to(self.device, torch.float32),
-                self.targets[part].to(self.device, torch.float32),
+                self.inputs[part].to(self.device, non_blocking=True).float(),
+                self.targets[part].to(self.device, non_blocking=True).float(),
             )
 
     @property
@@ -95,6 +95,12 @@ class Task:
             for hidden, target in self.batches(self.judged)
         ]
         return float(torch.cat(errors).mean())
+
+
+def autocast(device: str) -> torch.autocast:
+    """On a GPU, products in bfloat16 over the float32 weights; on a CPU, float32 throughout."""
+    kind = torch.device(device).type
+    return torch.autocast(kind, dtype=torch.bfloat16, enabled=kind != "cpu")
 
 
 def relative_errors(output: Tensor, target: Tensor) -> Tensor:
@@ -279,7 +285,8 @@ def _gradients(task: Task, windows: Tensor, paper: bool) -> float:
     task.layer.zero_grad(set_to_none=True)
     total = 0.0
     for hidden, target in task.batches(windows):
-        output = task.run(task.layer, hidden)
+        with autocast(task.device):
+            output = task.run(task.layer, hidden).float()
         each = (output - target).square() if paper else relative_errors(output, target)
         loss = each.mean() * (len(hidden) / len(windows))
         loss.backward()

@@ -98,14 +98,16 @@ class LazyModel:
     def inputs(self, tokens: Tensor) -> Tensor:
         """What the first layer is fed, on the CPU: [windows, length] to [windows, length, hidden].
 
-        In `dtype`. The embedding is read for it, and freed again.
+        In `dtype`; in pinned memory where a CUDA device will fetch it. The embedding is read for
+        it, and freed again.
         """
         found: Tensor | None = None
         with self._embedding():
             for start in range(0, len(tokens), WINDOWS):
                 part = self._first_inputs(tokens[start : start + WINDOWS])
                 if found is None:
-                    found = torch.empty((*tokens.shape, part.shape[-1]), dtype=self.dtype)
+                    shape = (*tokens.shape, part.shape[-1])
+                    found = torch.empty(shape, dtype=self.dtype, pin_memory=part.is_cuda)
                 found[start : start + WINDOWS] = part
         assert found is not None, "there are no windows"
         return found
