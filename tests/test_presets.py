@@ -23,12 +23,22 @@ NAMES = {
     "laco-default",
     "laco-llama2-13b",
     "laco-llama2-7b",
+    "laco-plus",
     "lora",
     "shortgpt",
     "sleb",
     "sparsegpt-2-4",
     "wanda-50",
 }
+
+
+def test_laco_plus_prunes_then_compensates_then_distils_under_the_mask():
+    prune, compensate, distil = presets()["laco-plus"].steps
+    assert isinstance(prune, Prune)
+    assert isinstance(compensate, Compensate)
+    assert isinstance(distil, Finetune)
+    assert (distil.loss, distil.keep_zeros) == ("kl", True)
+    assert prune.calibration.windows == compensate.calibration.windows
 
 
 def only_step(name: str) -> Collapse:
