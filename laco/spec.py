@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
 class Spec(BaseModel):
@@ -22,6 +22,19 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     version: ClassVar[int] = 1
+
+    @classmethod
+    def settle(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """The given fields, with those filled in that depend on others; they are not checked yet.
+
+        So a recipe says what is done, and nothing decides it later.
+        """
+        return fields
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settled(cls, given: Any) -> Any:
+        return cls.settle(dict(cast("dict[str, Any]", given))) if isinstance(given, dict) else given
 
 
 class ModelRef(Spec):

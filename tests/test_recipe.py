@@ -5,7 +5,19 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from laco import Calibration, Collapse, Drop, Merge, ModelRef, Perplexity, Recipe, Similarity
+from laco import (
+    Calibration,
+    Collapse,
+    Compensate,
+    Drop,
+    Merge,
+    ModelRef,
+    Perplexity,
+    Prune,
+    Recipe,
+    Similarity,
+    Wanda,
+)
 from laco.errors import RecipeError
 from laco.recipe import SENTENCES, chained_key, identity, parse_recipe
 
@@ -151,3 +163,44 @@ def test_settled_defaults_give_way_to_what_is_written():
 def test_later_span_may_contain_or_lie_beside_an_earlier_one():
     spans = ((4, 6), (3, 8), (10, 12))
     assert Merge(spans=spans).spans == spans
+
+
+def test_a_prune_that_compensates_looks_at_the_compensations_text():
+    own = {"windows": 7}
+    step = Prune.model_validate({"compensation": {"calibration": own}})
+    assert step.calibration == Calibration(windows=7)
+    both = {"calibration": own, "compensation": {"calibration": own}}
+    assert Prune.model_validate(both) == step
+    assert Prune.model_validate(step.model_dump()) == step
+    with pytest.raises(ValidationError, match="leave it, or give the same"):
+        Prune.model_validate({"calibration": {"windows": 9}, "compensation": {}})
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"sparsity": 0}, "greater than 0"),
+        ({"sparsity": 1}, "less than 1"),
+        ({"pattern": "4:2"}, "0 < n < m"),
+        ({"pattern": "half"}, "such as 2:4"),
+        ({"pattern": "2:4", "sparsity": 0.3}, "give one of them"),
+    ],
+)
+def test_impossible_sparsities_are_refused(fields, complaint):
+    with pytest.raises(ValidationError, match=complaint):
+        Wanda.model_validate(fields)
+
+
+def test_a_pattern_says_the_sparsity_and_a_target_says_alpha():
+    assert Wanda(pattern="1:4").sparsity == 0.75
+    assert Compensate.model_validate({"target": "same_input"}).alpha == 0
+    assert Compensate.model_validate({"target": "dense_stream"}) == Compensate()
+    with pytest.raises(ValidationError, match="give one of them"):
+        Compensate.model_validate({"target": "same_input", "alpha": 0.5})
+
+
+def test_the_papers_mode_brings_the_papers_settings():
+    step = Compensate.model_validate({"mode": "paper"})
+    assert (step.epochs, step.learning_rate, step.held_out) == (10, 5e-5, 0)
+    assert (step.calibration.windows, step.calibration.length) == (2048, 128)
+    assert Compensate.model_validate({"mode": "paper", "epochs": 3}).epochs == 3

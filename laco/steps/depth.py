@@ -5,7 +5,7 @@ What they do is in `collapse.py` and `merging.py`. Next: `sparsity.py`.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -67,24 +67,20 @@ class Collapse(Spec):
         default=Calibration(windows=4), description="Text that candidates are judged on"
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _settle(cls, given: Any) -> Any:
+    def settle(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """Fill in what depends on another field, so that the recipe says what is done."""
-        if not isinstance(given, dict):
-            return given
-        settled = dict(cast("dict[str, Any]", given))
-        if "interval" in settled and "order" not in settled:
-            settled["order"] = "top_down"
-        if settled.get("order") == "top_down":
-            settled.setdefault("objective", "cosine")
-            settled.setdefault("span", 4)
-            settled.setdefault("calibration", SENTENCES)
-        elif settled.get("order") in ("influence", "angular"):
-            settled.setdefault("calibration", Calibration(windows=16))
-        if settled.get("merge") == "telescoped":
-            settled.setdefault("parameters", "projections")
-        return settled
+        if "interval" in fields and "order" not in fields:
+            fields["order"] = "top_down"
+        if fields.get("order") == "top_down":
+            fields.setdefault("objective", "cosine")
+            fields.setdefault("span", 4)
+            fields.setdefault("calibration", SENTENCES)
+        elif fields.get("order") in ("influence", "angular"):
+            fields.setdefault("calibration", Calibration(windows=16))
+        if fields.get("merge") == "telescoped":
+            fields.setdefault("parameters", "projections")
+        return fields
 
     @model_validator(mode="after")
     def _check(self) -> Collapse:
@@ -117,15 +113,11 @@ class Merge(Spec):
         default="all", description="Which parameters merge (telescoped: projections)"
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _settle(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        settled = dict(cast("dict[str, Any]", given))
-        if settled.get("merge") == "telescoped":
-            settled.setdefault("parameters", "projections")
-        return settled
+    def settle(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        if fields.get("merge") == "telescoped":
+            fields.setdefault("parameters", "projections")
+        return fields
 
     @model_validator(mode="after")
     def _check(self) -> Merge:

@@ -5,7 +5,7 @@ What they do is in `compensate.py` and `finetune.py`.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,23 +50,19 @@ class Compensate(Spec):
     )
     seed: int = Field(default=0, ge=0, description="Order of the windows")
 
-    @model_validator(mode="before")
     @classmethod
-    def _settle(cls, given: Any) -> Any:
+    def settle(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """`target` is another way to say alpha; the mode `paper` has settings of its own."""
-        if not isinstance(given, dict):
-            return given
-        settled = dict(cast("dict[str, Any]", given))
-        if "target" in settled:
-            target = settled.pop("target")
+        if "target" in fields:
+            target = fields.pop("target")
             if target not in ("dense_stream", "same_input"):
                 raise ValueError(f"target {target!r} is neither dense_stream nor same_input")
-            if "alpha" in settled:
+            if "alpha" in fields:
                 raise ValueError("target and alpha say the same thing; give one of them")
-            settled["alpha"] = 1.0 if target == "dense_stream" else 0.0
-        if settled.get("mode") == "paper":
-            settled = {**PAPER, **settled}
-        return settled
+            fields["alpha"] = 1.0 if target == "dense_stream" else 0.0
+        if fields.get("mode") == "paper":
+            fields = {**PAPER, **fields}
+        return fields
 
     @model_validator(mode="after")
     def _check(self) -> Compensate:

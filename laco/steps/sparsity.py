@@ -6,7 +6,7 @@ What they do is in `prune/`. Next: `recovery.py`, which brings the model back af
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -46,17 +46,13 @@ class Sparse(Spec):
         description="unstructured, or n:m: n weights stay of every m neighbours (2:4, 4:8)",
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _settle(cls, given: Any) -> Any:
+    def settle(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """A pattern n:m says the sparsity by itself."""
-        if not isinstance(given, dict):
-            return given
-        settled = dict(cast("dict[str, Any]", given))
-        pattern = settled.get("pattern", UNSTRUCTURED)
+        pattern = fields.get("pattern", UNSTRUCTURED)
         if isinstance(pattern, str) and (ratio := pattern_of(pattern)) is not None:
-            settled.setdefault("sparsity", 1 - ratio[0] / ratio[1])
-        return settled
+            fields.setdefault("sparsity", 1 - ratio[0] / ratio[1])
+        return fields
 
     @model_validator(mode="after")
     def _check(self) -> Sparse:
@@ -121,6 +117,9 @@ class Structured(Spec):
 Method = Annotated[Magnitude | Wanda | SparseGPT | Structured, Field(discriminator="kind")]
 
 
+STATISTICS = Calibration(windows=32)
+
+
 class Prune(Spec):
     """Set weights of every layer's linears to zero, or make the layers narrower."""
 
@@ -132,15 +131,29 @@ class Prune(Spec):
         "layer's error grows faster",
     )
     calibration: Calibration = Field(
-        default=Calibration(windows=32), description="Text that the method's statistics are from"
+        default=STATISTICS,
+        description="Text that the method's statistics are from (with a compensation: its text)",
     )
     compensation: Compensate | None = Field(
         default=None,
         description="Compensate each layer as soon as it is pruned, in the same walk",
     )
 
+    @classmethod
+    def settle(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """With a compensation, statistics are from its text, on the stream that it mends."""
+        repair = fields.get("compensation")
+        if repair is not None and fields.get("calibration") in (None, STATISTICS):
+            fields["calibration"] = Compensate.model_validate(repair).calibration
+        return fields
+
     @model_validator(mode="after")
     def _check(self) -> Prune:
+        if self.compensation is not None and self.calibration != self.compensation.calibration:
+            raise ValueError(
+                "calibration: a prune that compensates looks at the compensation's text; leave "
+                "it, or give the same"
+            )
         sparse = isinstance(self.method, Sparse)
         if self.allocation == "sensitivity" and not sparse:
             raise ValueError("structured widths are the same in every layer; leave allocation")

@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from laco.recipe import Recipe, Spec, identity
-from laco.ui.fields import default, leading
 from laco.ui.maps import MEASURES
 from laco.ui.spans import listed
 
@@ -86,25 +85,24 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def _short(spec: Spec) -> dict[str, Any]:
-    """The kind, the fields that other defaults follow from, and those unlike what follows."""
-    cls, whole = type(spec), spec.model_dump(mode="json")
-    kind = {"kind": whole["kind"]} if "kind" in whole else {}
-    chosen = {name: value for name in leading(cls) if (value := whole[name]) != _default(cls, name)}
+    """The fewest fields that still read back as the same spec."""
+    found = spec.model_dump(mode="json")
+    for name in reversed(found):  # what others follow from stands first, and stays
+        fewer = {other: value for other, value in found.items() if other != name}
+        if name != "kind" and _reads_as(type(spec), fewer, spec):
+            found = fewer
+    for name in found:
+        value = getattr(spec, name)
+        if isinstance(value, Spec):
+            found[name] = _short(value)
+    return found
+
+
+def _reads_as(cls: type[Spec], fields: dict[str, Any], spec: Spec) -> bool:
     try:
-        follows = cls.model_validate(chosen).model_dump(mode="json")
+        return cls.model_validate(fields) == spec
     except ValidationError:  # they ask for more
-        follows = {name: _default(cls, name) for name in whole}
-    found = {**kind, **chosen}
-    for name in whole:
-        if name not in found and whole[name] != follows[name]:
-            value = getattr(spec, name)
-            found[name] = _short(value) if isinstance(value, Spec) else whole[name]
-    return found if cls.model_validate(found) == spec else whole
-
-
-def _default(cls: type[Spec], name: str) -> Any:
-    value = default(cls.model_fields[name])
-    return value.model_dump(mode="json") if isinstance(value, Spec) else value
+        return False
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
