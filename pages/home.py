@@ -10,9 +10,9 @@ from laco.ui.tables import runs_table
 
 begin("laco")
 st.markdown(
-    "laco makes language models smaller by their layers: it maps how alike the layers are, lets "
-    "you choose by eye or by search which ones become one, and does it. "
-    "Then it measures what that cost, beside the original."
+    "laco makes language models smaller by their layers: it maps how alike they are, collapses "
+    "those that you choose by eye or by search, prunes what stays, and brings each layer back to "
+    "what the original's gave. Then it measures what that cost, beside the original."
 )
 
 start, explore, compare = st.columns(3)

@@ -52,10 +52,11 @@ chosen = session()
 st.subheader(chosen.address, anchor=False)
 try:
     cards.show(card_of(chosen.recipe))
-    left, right, _ = st.columns([1, 1, 2])
+    left, middle, right, _ = st.columns([1, 1, 1, 1])
     left.page_link(
         "pages/similarity.py", label="See how alike its layers are", icon=":material/grid_on:"
     )
-    right.page_link("pages/collapse.py", label="Collapse some", icon=":material/compress:")
+    middle.page_link("pages/collapse.py", label="Collapse some", icon=":material/compress:")
+    right.page_link("pages/sparsify.py", label="Sparsify them", icon=":material/blur_on:")
 except LacoError as error:
     st.error(str(error))
