@@ -24,8 +24,8 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "performance.json"
-EXPERIMENTS = {"merges"}  # takes an hour and writes its own page, `merges.md`
-TAKE_TEXT = {"compensation", "collapse_compensation"}
+EXPERIMENTS = {"merges", "recovery"}  # take hours and write pages of their own
+TAKE_TEXT = {"compensation", "collapse_compensation", "samples"}
 
 
 def main() -> int:
