@@ -24,9 +24,10 @@ COSTS = {
     "of one step come on top. Host: two streams of hidden states, tokens × width × bytes each. "
     "Time: 2 operations a parameter and token for each forward pass (the original's, the "
     "result's), 6 for each epoch, on this machine's processor; a GPU is far quicker.",
-    "finetune": "The whole model with its activations, and the predictions of one step (tokens × "
-    "vocabulary in float32, three times over). Time: 6 operations a parameter and token for each "
-    "epoch, on this machine's processor; a GPU is far quicker.",
+    "finetune": "The whole model; the activations of one step (for each token and layer about 12 "
+    "widths and 4 MLP widths); predictions of 256 tokens at a time, three times over. Time: 6 "
+    "operations a parameter and token for each epoch, on this machine's processor; a GPU is far "
+    "quicker.",
 }
 
 
@@ -110,9 +111,11 @@ def expected(card: Mapping[str, Any], step: Compensate | Finetune) -> Expected:
     layers = card["layer_parameters"] or [card["parameters"] // count] * count
     speed = FLOPS_PER_CORE * (os.cpu_count() or 1)
     if isinstance(step, Finetune):
-        predictions = 3 * FLOAT * step.batch_tokens * card["vocab_size"]
+        predictions = 3 * FLOAT * min(256, step.batch_tokens) * card["vocab_size"]
+        kept = 12 * card["hidden_size"] + 4 * card["intermediate_size"]  # for a token, in a layer
+        activations = step.batch_tokens * count * kept * width
         work = 6 * card["parameters"] * learned * step.epochs
-        return Expected(card["bytes"] + predictions, 0, work / speed)
+        return Expected(card["bytes"] + activations + predictions, 0, work / speed)
     passes = 2 if step.alpha in (0, 1) else 3
     work = sum(layers) * (2 * passes * (learned + judged) + 6 * step.epochs * learned)
     return Expected(

@@ -138,7 +138,8 @@ def test_layers_of_unknown_size_are_taken_for_equal_parts():
 
 def test_lora_holds_the_whole_model():
     found = savings.expected(CARD, Finetune(batch_tokens=10))
-    assert found.device == 2000 + 3 * 4 * 10 * 50
+    activations = 10 * 2 * (12 * 8 + 4 * 64) * 2
+    assert found.device == 2000 + activations + 3 * 4 * 10 * 50
     assert found.host == 0
 
 
