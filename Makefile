@@ -34,7 +34,7 @@ demo: setup
 	@$(BIN)/laco demo
 
 test: setup chromium
-	@$(BIN)/python -m pytest -q $(TESTS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
 
 check: setup
 	@$(BIN)/ruff check .
