@@ -155,7 +155,7 @@ def test_diff_looks_into_one_method_and_tells_two_in_words():
 
 
 def test_diff_tells_a_compensation_that_only_one_has():
-    left = Recipe(model=MODEL, steps=(Prune(),))
+    left = Recipe(model=MODEL, steps=(Prune(calibration=Compensate().calibration),))
     right = Recipe(model=MODEL, steps=(Prune(compensation=Compensate()),))
     (found,) = diff(left, right)
     assert (found.path, found.left) == ("steps.0.compensation", None)
