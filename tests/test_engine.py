@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,18 @@ from laco.evaluations import (
     Similarity,
     WhatIf,
 )
-from laco.recipe import Calibration, Collapse, Drop, Merge, ModelRef, Recipe
+from laco.recipe import (
+    Calibration,
+    Collapse,
+    Compensate,
+    Drop,
+    Finetune,
+    Merge,
+    ModelRef,
+    Prune,
+    Recipe,
+    Wanda,
+)
 from laco.store import RunStore
 from tests import tiny
 
@@ -239,3 +251,70 @@ def test_a_full_disk_while_saving_leaves_no_half_result(
         engine.run(Request(recipe=recipe), store, Context())
     assert [run.recipe.steps for run in store.runs()] == [()]
     assert store.verify() == []
+
+
+def recovered(source: str) -> tuple[Any, ...]:
+    text = Calibration(source=source, windows=6, length=16)
+    repair = Compensate(epochs=1, batch_tokens=32, held_out=2, calibration=text)
+    distil = Finetune(loss="kl", epochs=1, batch_tokens=32, held_out=2, calibration=text)
+    return (Drop(layers=(3,)), Prune(method=Wanda(), calibration=text), repair, distil)
+
+
+def test_a_model_is_dropped_pruned_compensated_and_distilled(
+    model: ModelRef, store: RunStore, source: str
+):
+    request = Request(
+        recipe=Recipe(model=model, steps=recovered(source)), evaluations=(Footprint(),)
+    )
+    found = engine.run(request, store, Context())
+    assert [step["kind"] for step in found["steps"]] == ["drop", "prune", "compensate", "finetune"]
+    prune, compensate, distil = (step["report"] for step in found["steps"][1:])
+    assert prune["sparsity"] == compensate["sparsity"] == pytest.approx(0.5, abs=1e-3)
+    assert [row["original"] for row in compensate["layers"]] == [0, 1, 3, 4, 5]
+    assert distil["zeros_filled"] == 0
+    assert distil["zeros_after"] == distil["zeros_before"] > 0
+    assert not list((store.folder / "unfinished").iterdir())
+    again = engine.run(request, store, Context())
+    assert all(step["cached"] for step in again["steps"])
+    lm = models.load_folder(Path(found["path"]), model, "cpu")
+    assert len(lm.layers) == 5
+
+
+def test_a_walk_that_was_cancelled_goes_on_where_it_stopped(
+    model: ModelRef, store: RunStore, source: str, tmp_path: Path
+):
+    steps = recovered(source)[1:3]
+    request = Request(recipe=Recipe(model=model, steps=steps))
+    seen: list[str] = []
+    context = Context(
+        progress=lambda _f, message: seen.append(message),
+        cancelled=lambda: any(message.startswith("layer 3: epoch") for message in seen),
+    )
+    with pytest.raises(Cancelled):
+        engine.run(request, store, context)
+    (left,) = (store.folder / "unfinished").iterdir()
+    assert len(list(left.glob("*.safetensors"))) == 3
+    again: list[str] = []
+    found = engine.run(request, store, Context(progress=lambda _f, m: again.append(m)))
+    assert not any(message.startswith("layer 2: epoch") for message in again)
+    assert not left.exists()
+    other = RunStore(tmp_path / "other")
+    whole = engine.run(request, other, Context())
+    other.close()
+    one, two = (
+        models.load_folder(Path(result["path"]), model, "cpu").model.state_dict()
+        for result in (found, whole)
+    )
+    assert all(torch.equal(one[name], two[name]) for name in two)
+
+
+def test_what_is_unfinished_is_pruned_when_it_is_old(store: RunStore):
+    fresh, old = store.unfinished("k1-fresh"), store.unfinished("k1-old")
+    for folder in (fresh, old):
+        folder.mkdir(parents=True)
+        (folder / "layer").write_bytes(b"12345")
+    for path in (old / "layer", old):
+        os.utime(path, (0, 0))
+    assert store.prune() >= 5
+    assert fresh.exists()
+    assert not old.exists()
