@@ -123,7 +123,8 @@ def rework(
     held = read_json(writer.folder / STATE) or {"layers": [], "decided": None}
     rows: list[dict[str, Any]] = held["layers"]
     if pruning is not None:
-        context, before = context.part(0.3, 1.0), context.part(0.0, 0.3)
+        share = 0.3 if pruning.studies and held["decided"] is None else 0.0  # of the work
+        context, before = context.part(share, 1.0), context.part(0.0, share)
         held["decided"] = _studied(pruning, held["decided"], ours, texts, states, before)
     done = 0  # layers of the original that have been passed
     for index in range(len(student.stack)):
@@ -193,7 +194,7 @@ def _studied(
         return {}
     if decided is not None:
         pruning.shares, pruning.curves = decided["shares"], decided["curves"]
-    elif pruning.by_sensitivity:
+    elif pruning.studies:
         passing = states[: texts.training].clone()
 
         def layers() -> Iterator[tuple[int, nn.Module]]:

@@ -343,7 +343,7 @@ def test_time_left_follows_from_what_is_done(tmp_path):
     assert 90 <= left < 100
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return once `condition` holds. Fails after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
@@ -351,7 +351,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.05)
 
 
-def ended(runner: LocalRunner, job: str, seconds: float = 20.0) -> JobStatus:
+def ended(runner: LocalRunner, job: str, seconds: float = 60.0) -> JobStatus:
     """The status of a job at its end."""
     wait_for(lambda: not runner.status(job).active, seconds)
     return runner.status(job)

@@ -39,6 +39,7 @@ class Narrowing:
     def __init__(self, stack: LayerStack, method: Structured):
         widths = plan_widths(stack, method)
         self.method, self.fields = method, widths.fields
+        self.studies = method.importance == "taylor"  # whether it has to see the whole model
         self._cuts, self._empty = widths.cuts, widths.layers
         self._taylor: dict[int, dict[str, Tensor]] = {}  # by layer: scores [count] of each cut
 
@@ -52,7 +53,7 @@ class Narrowing:
             scores = {cut.what: taylor(layer, cut).cpu() for cut in self._cuts}
             self._taylor[index] = _checked(scores, f"layer {index}")
 
-        if self.method.importance == "taylor":
+        if self.studies:
             layer_gradients(model, tokens, batch, visit, context)
 
     @torch.no_grad()

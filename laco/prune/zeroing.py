@@ -36,7 +36,7 @@ class Zeroing:
         assert isinstance(prune.method, Sparse)
         check_pattern(stack, prune.method.pattern)
         self.stack, self.method = stack, prune.method
-        self.by_sensitivity = prune.allocation == "sensitivity"
+        self.studies = prune.allocation == "sensitivity"  # whether it has to see the whole model
         self.shares = [prune.method.sparsity] * len(stack)
         self.curves: dict[str, Any] | None = None
 
