@@ -10,36 +10,25 @@ Last line: `collapse_compensation RATIO`, laco+'s share over LoRA's; it should b
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 
-from shared.recovery import EPOCHS, RATES, Race, best_lora, plus, share, told
+from shared.recovery import Race, parser, ratio, sides, told
 
 from laco.recipe import Collapse
 from laco.store import RunStore
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="8 windows, one epoch, 27 layers")
-    parser.add_argument("--text", default="bundled:wikipedia", help="a corpus with two parts")
-    parser.add_argument("--wikitext", help="WikiText-2's test text as a file")
-    given = parser.parse_args()
-    windows, epochs, rates = (8, 1, RATES[:1]) if given.quick else (64, EPOCHS, RATES)
-    change = Collapse(target_layers=27 if given.quick else 21)
+    given = parser(__doc__, quick="8 windows, one epoch, 27 layers").parse_args()
+    windows, layers = (8, 27) if given.quick else (64, 21)
+    change = Collapse(target_layers=layers)
     with tempfile.TemporaryDirectory() as folder:
         race = Race(RunStore(folder), change, given.text, given.wikitext, windows)
-        original, collapsed = race.original(), race.after()
-        found = {"original": original, "collapsed": collapsed}
-        compensate, *distil = plus(race.text)
-        found["laco+, compensation alone"] = race.after(compensate)
-        found["laco+"] = race.after(compensate, *distil)
-        lora, apart = best_lora(race, rates, epochs, collapsed, original, log=True)
-        found |= {"LoRA, merged": lora, "LoRA, adapters apart": apart}
+        found = sides(race, "collapsed", given.quick, log=True)
         told(race, found, log=True)
-    print(f"laco+ took {found['laco+'].seconds / lora.seconds:.2f} of LoRA's time")
-    closed = [share(result, collapsed, original, log=True) for result in (found["laco+"], lora)]
-    print(f"collapse_compensation {closed[0] / closed[1]:.3f}")
+    seconds = found["laco+"].seconds / found["LoRA, merged"].seconds
+    print(f"laco+ took {seconds:.2f} of LoRA's time")
+    print(f"collapse_compensation {ratio(found, log=True):.3f}")
 
 
 if __name__ == "__main__":

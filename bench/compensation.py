@@ -17,40 +17,31 @@ Last line: `compensation RATIO`, laco+'s share over LoRA's; it should be at leas
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 
-from shared.recovery import EPOCHS, RATES, Race, best_lora, plus, share, told
+from shared.recovery import Race, parser, ratio, sides, told
 
 from laco.recipe import Calibration, Compensate, Prune, Wanda
 from laco.store import RunStore
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="8 windows, one epoch")
-    parser.add_argument("--text", default="bundled:wikipedia", help="a corpus with two parts")
-    parser.add_argument("--wikitext", help="WikiText-2's test text as a file")
-    parser.add_argument("--paper", action="store_true", help="also the paper's mode, slowest")
-    given = parser.parse_args()
-    windows, epochs, rates = (8, 1, RATES[:1]) if given.quick else (64, EPOCHS, RATES)
+    options = parser(__doc__, quick="8 windows, one epoch")
+    options.add_argument("--paper", action="store_true", help="also the paper's mode, slowest")
+    given = options.parse_args()
+    windows = 8 if given.quick else 64
     learned = Calibration(source=f"{given.text}@calibration", windows=windows)
     change = Prune(method=Wanda(sparsity=0.5), calibration=learned)
     with tempfile.TemporaryDirectory() as folder:
         race = Race(RunStore(folder), change, given.text, given.wikitext, windows)
-        dense, pruned = race.original(), race.after()
-        found = {"original": dense, "Wanda 50 %": pruned}
-        compensate, *distil = plus(race.text)
-        found["laco+, compensation alone"] = race.after(compensate)
-        found["laco+"] = race.after(compensate, *distil)
-        lora, apart = best_lora(race, rates, epochs, pruned, dense, log=False)
-        found |= {"LoRA, merged under the mask": lora, "LoRA, adapters apart": apart}
+        found = sides(race, "Wanda 50 %", given.quick)
         if given.paper:
             paper = Compensate.model_validate({"mode": "paper", "calibration": race.text})
             found["paper mode, same windows"] = race.after(paper)
         told(race, found)
-    print(f"laco+ took {found['laco+'].seconds / lora.seconds:.2f} of LoRA's time (limit 2)")
-    print(f"compensation {share(found['laco+'], pruned, dense) / share(lora, pruned, dense):.3f}")
+    seconds = found["laco+"].seconds / found["LoRA, merged"].seconds
+    print(f"laco+ took {seconds:.2f} of LoRA's time (limit 2)")
+    print(f"compensation {ratio(found):.3f}")
 
 
 if __name__ == "__main__":

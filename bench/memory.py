@@ -12,13 +12,12 @@ Last line: `memory RATIO`, LoRA's peak over compensation's; it should be at leas
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from shared.apart import printed_apart
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from laco import models
@@ -89,8 +88,7 @@ def lora(folder: Path) -> None:
 
 
 def peak_apart(what: str, layers: int) -> int:
-    command = [sys.executable, __file__, "--peak", what, "--layers", str(layers)]
-    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.split()[-1])
+    return printed_apart(__file__, "--peak", what, "--layers", str(layers))
 
 
 def main() -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import torch
+from shared.apart import printed_apart
 
 from laco import models
 from laco.context import Context
@@ -96,10 +96,7 @@ def growth(what: str) -> int:
 
 
 def growth_apart(what: str) -> int:
-    command = [sys.executable, __file__, "--growth", what]
-    return int(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
-    )
+    return printed_apart(__file__, "--growth", what)
 
 
 def main() -> None:

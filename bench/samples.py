@@ -17,11 +17,10 @@ further.
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 
-from shared.recovery import EPOCHS, RATES, Race, Result, best_lora, plus, share
+from shared.recovery import EPOCHS, RATES, Race, Result, best_lora, parser, plus, share
 
 from laco.recipe import Calibration, Prune, Wanda
 from laco.store import RunStore
@@ -43,12 +42,11 @@ def factor(wanted: float, shares: list[float], factors: tuple[int, ...]) -> floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="N is 4, factors 1 and 5, one epoch")
-    parser.add_argument("--text", default="bundled:wikipedia", help="a corpus with two parts")
-    parser.add_argument("--wikitext", help="WikiText-2's test text as a file")
-    parser.add_argument("--other", default="bundled:wikihow", help="LoRA's text, of another domain")
-    given = parser.parse_args()
+    options = parser(__doc__, quick="N is 4, factors 1 and 5, one epoch")
+    options.add_argument(
+        "--other", default="bundled:wikihow", help="LoRA's text, of another domain"
+    )
+    given = options.parse_args()
     counts, factors = ((4,), FACTORS[:2]) if given.quick else ((8, 16, 32), FACTORS)
     epochs, rates = (1, RATES[:1]) if given.quick else (EPOCHS, RATES)
     change = Prune(

@@ -11,12 +11,11 @@ Last line: `similarity RATIO`, the map's seconds over the plain pass's; it shoul
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import torch
+from shared.apart import printed_apart
 
 from laco import corpora, models
 from laco.context import Context
@@ -80,10 +79,7 @@ def growth(what: str, windows: int) -> int:
 
 
 def growth_apart(what: str, windows: int) -> int:
-    command = [sys.executable, __file__, "--growth", what, "--windows", str(windows)]
-    return int(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
-    )
+    return printed_apart(__file__, "--growth", what, "--windows", str(windows))
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from laco.context import Context
 from laco.errors import NumericalError
-from laco.layers import linears, weight_of
+from laco.layers import check_finite, linears, weight_of
 from laco.recipe import Compensate
 from laco.ridge import masked_ridge
 
@@ -117,12 +117,7 @@ def compensate(task: Task, spec: Compensate, seed: int, place: str, context: Con
     before, and a note says so. NumericalError, naming `place` ("layer 7"), when it is not finite
     to begin with.
     """
-    for name, parameter in task.layer.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            raise NumericalError(
-                f"The weight {name.removesuffix('.weight')} of {place} is not finite, so it cannot "
-                "be compensated; load the checkpoint again or in another dtype."
-            )
+    check_finite(task.layer, place)
     fit, batch = Fit(pruned=0.0), task.batch  # a step of Adam has so many windows, room or not
     fit.pruned = _with_room(task, fit, task.error)
     if not math.isfinite(fit.pruned):

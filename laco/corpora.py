@@ -80,6 +80,16 @@ def windows(spec: Calibration, tokenizer: Any) -> Windows:
     return Windows(tokens, lengths, digest_of(tokens.flatten()), spec.source)
 
 
+def learning(spec: Calibration, held_out: int, tokenizer: Any) -> tuple[Windows, Tensor, Tensor]:
+    """The windows of `spec` to learn from, and `held_out` further ones, of the same seed.
+
+    All of them as `windows` gives them, then the two parts, [windows, length] each.
+    """
+    more = spec.model_copy(update={"windows": spec.windows + held_out})
+    found = windows(more, tokenizer)
+    return found, found.tokens[: spec.windows], found.tokens[spec.windows :]
+
+
 def stream(source: str, tokenizer: Any, limit: int | None = None) -> tuple[Tensor, str]:
     """A source as one row of token ids, [tokens] int64, and their digest; no special tokens.
 

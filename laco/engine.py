@@ -152,8 +152,7 @@ def _texts(step: Prune | Compensate, tokenizer: Any) -> tuple[Texts, Report]:
     repair = step if isinstance(step, Compensate) else step.compensation
     spec = step.calibration if repair is None else repair.calibration
     held_out = 0 if repair is None else repair.held_out
-    more = spec.model_copy(update={"windows": spec.windows + held_out})
-    windows = corpora.windows(more, tokenizer)
+    windows, _, _ = corpora.learning(spec, held_out, tokenizer)
     return Texts(windows.tokens, spec.windows), _text_report(windows)
 
 
@@ -234,10 +233,7 @@ def _drop(lm: LoadedModel, step: Drop, _context: Context) -> Report:
 def _finetune(
     lm: LoadedModel, step: Finetune, context: Context, original: Callable[[], LoadedModel]
 ) -> Report:
-    count = step.calibration.windows
-    more = step.calibration.model_copy(update={"windows": count + step.held_out})
-    windows = corpora.windows(more, lm.tokenizer)
-    train, held_out = windows.tokens[:count], windows.tokens[count:]
+    windows, train, held_out = corpora.learning(step.calibration, step.held_out, lm.tokenizer)
     report = finetune(lm, step, train, held_out, context, original)
     return {**report, "calibration": _text_report(windows)}
 

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from laco.depth import Fields, edited_fields, per_layer
-from laco.errors import ArchitectureError
-from laco.layouts import LAYOUTS, probe
+from laco.errors import ArchitectureError, NumericalError
+from laco.layouts import LAYOUTS, Layout, probe
 
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_index", "block_id", "block_index", "block_idx")
 
@@ -36,7 +36,8 @@ class LayerStack(Sequence[nn.Module]):
     family: str
     recognised: bool
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, layout: Layout | None = None):
+        """`layout` spares an unknown family the probe, where it was found before."""
         self.family = str(model.config.model_type)
         if getattr(model.config, "is_encoder_decoder", False):
             raise ArchitectureError(
@@ -51,7 +52,7 @@ class LayerStack(Sequence[nn.Module]):
         self.model = model
         self.recognised = self.family in LAYOUTS
         self.config: Any = model.config.get_text_config(decoder=True)
-        self.layout = LAYOUTS[self.family] if self.recognised else probe(model, self.config)
+        self.layout = layout or LAYOUTS.get(self.family) or probe(model, self.config)
         self._trunk_name, _, self._list_name = self.layout.layers.rpartition(".")
 
     @property
@@ -248,6 +249,16 @@ def weight_of(linear: nn.Module) -> Tensor:
     """The weight as [out, in], whichever way the module stores it. Shares memory."""
     weight = linear.get_parameter("weight").data
     return weight.T if isinstance(linear, Conv1D) else weight
+
+
+def check_finite(layer: nn.Module, place: str) -> None:
+    """`NumericalError`, naming the weight and `place` ("layer 7"), if one is not finite."""
+    for name, parameter in layer.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise NumericalError(
+                f"The weight {name.removesuffix('.weight')} of {place} is not finite; "
+                "load the checkpoint again or in another dtype."
+            )
 
 
 def signature(module: nn.Module) -> dict[str, torch.Size]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from laco import checkpoint, models
 from laco.disk import is_partial, write_json
@@ -48,19 +48,9 @@ class LazyModel:
     def __init__(self, folder: Path, ref: ModelRef, device: str):
         self.folder, self.ref, self.device = folder, ref, device
         config, self.dtype = models.check_folder(folder, ref, device)
-        options = {"trust_remote_code": ref.trust_remote_code}
-        try:
-            with models.quiet():
-                self.tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-                causal = models.is_causal(folder, options)
-            if causal:
-                self.model = skeleton(folder, ref.trust_remote_code, self.dtype)
-        except Exception as error:  # transformers raises a dozen kinds for a folder it can't read
-            raise ModelError(models.why_not(folder, config, ref, error)) from error
-        if not causal:
-            raise ModelError(
-                f"{folder} cannot be loaded: {config['model_type']} is not a causal language model."
-            )
+        with models.quiet(), models.as_model_error(folder, config, ref):
+            self.tokenizer = models.causal_tokenizer(folder, config, ref)
+            self.model = skeleton(folder, ref.trust_remote_code, self.dtype)
         self.weights = Weights(self.model, folder, self.dtype)
         for name, buffer in list(self.model.named_buffers()):
             if buffer.device.type != "meta":
@@ -188,10 +178,8 @@ class LazyModel:
         if str(self.model.config.model_type) in LAYOUTS:
             return LayerStack(self.model)
         # Of an unknown family, layers are found by running it; so it is loaded whole, this once.
-        stack = models.load_folder(self.folder, self.ref, self.device).layers
-        stack.model = self.model
-        stack.config = self.model.config.get_text_config(decoder=True)
-        return stack
+        whole = models.load_folder(self.folder, self.ref, self.device)
+        return LayerStack(self.model, whole.layers.layout)
 
 
 class _Fed(Exception):  # noqa: N818 - a signal, not an error

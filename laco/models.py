@@ -29,18 +29,18 @@ from laco.reference import BUNDLED, pin
 __all__ = [
     "BUNDLED",
     "LoadedModel",
+    "as_model_error",
     "best_device",
+    "causal_tokenizer",
     "check_folder",
     "check_loaded",
     "folder_of",
-    "is_causal",
     "list_devices",
     "load",
     "load_folder",
     "pin",
     "quiet",
     "save_folder",
-    "why_not",
 ]
 
 
@@ -81,28 +81,17 @@ def folder_of(ref: ModelRef, cache: Path) -> Path:
 def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
     """The model in a folder of safetensors, config and tokenizer, in `ref`'s number format."""
     config, dtype = check_folder(folder, ref, device)
-    options: dict[str, Any] = {"trust_remote_code": ref.trust_remote_code}
-    with quiet():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-            if not is_causal(folder, options):
-                raise ModelError(
-                    f"{folder} cannot be loaded: {config['model_type']} is not a causal language "
-                    "model."
-                )
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, with the names
-                device_map={"": device} if torch.device(device).type != "cpu" else None,
-                **options,
-            )
-        except ModelError:
-            raise
-        except Exception as error:  # transformers raises a dozen kinds for a folder it can't read
-            raise ModelError(why_not(folder, config, ref, error)) from error
+    with quiet(), as_model_error(folder, config, ref):
+        tokenizer = causal_tokenizer(folder, config, ref)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with the names
+            device_map={"": device} if torch.device(device).type != "cpu" else None,
+            trust_remote_code=ref.trust_remote_code,
+        )
     model, found = loaded
     check_loaded(folder, found)
     model.eval().requires_grad_(False)
@@ -197,12 +186,20 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def is_causal(folder: Path, options: dict[str, Any]) -> bool:
-    """Whether transformers, or code that comes with the folder, has a causal model of this kind."""
-    config = transformers.AutoConfig.from_pretrained(folder, **options)
-    remote = getattr(config, "auto_map", None) or {}
-    known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    return known or "AutoModelForCausalLM" in remote
+def causal_tokenizer(folder: Path, config: dict[str, Any], ref: ModelRef) -> Any:
+    """The tokenizer of a folder; `ModelError` when no causal model of its kind is known.
+
+    Known is one that transformers has, or code that comes with the folder.
+    """
+    options: dict[str, Any] = {"trust_remote_code": ref.trust_remote_code}
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    found = transformers.AutoConfig.from_pretrained(folder, **options)
+    known = type(found) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if not known and "AutoModelForCausalLM" not in (getattr(found, "auto_map", None) or {}):
+        raise ModelError(
+            f"{folder} cannot be loaded: {config['model_type']} is not a causal language model."
+        )
+    return tokenizer
 
 
 def _convert(file: Path, target: Path) -> None:
@@ -256,8 +253,18 @@ def check_loaded(folder: Path, found: dict[str, Any]) -> None:
             )
 
 
-def why_not(folder: Path, config: dict[str, Any], ref: ModelRef, error: Exception) -> str:
-    """What to tell the user of an error that transformers raised for a folder."""
+@contextmanager
+def as_model_error(folder: Path, config: dict[str, Any], ref: ModelRef) -> Iterator[None]:
+    """Turn whatever transformers raises for a folder that it can't read into a `ModelError`."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:  # there are a dozen kinds
+        raise ModelError(_why_not(folder, config, ref, error)) from error
+
+
+def _why_not(folder: Path, config: dict[str, Any], ref: ModelRef, error: Exception) -> str:
     if config.get("auto_map") and not ref.trust_remote_code:
         return (
             f"{folder} brings its own Python code, which laco does not run unasked; set "

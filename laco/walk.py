@@ -110,7 +110,7 @@ def record(stack: LayerStack, tokens: Tensor, *, shallow: bool = False) -> Tape:
             raise _LastLayerReached
 
     def unchanged(*args: Any, **kwargs: Any) -> Tensor | tuple[Any, ...]:
-        return _answer(args[0] if args else kwargs["hidden_states"], extras[0])
+        return answer_as(args[0] if args else kwargs["hidden_states"], extras[0])
 
     tokens = tokens.to(stack.model.get_input_embeddings().get_parameter("weight").device)
     with ExitStack() as until:
@@ -125,12 +125,12 @@ def record(stack: LayerStack, tokens: Tensor, *, shallow: bool = False) -> Tape:
     return Tape(tokens, inputs[0], tuple(calls), extras[0])
 
 
-def _answer(hidden: Tensor, extras: int | None) -> Tensor | tuple[Any, ...]:
+def answer_as(hidden: Tensor, extras: int | None) -> Tensor | tuple[Any, ...]:
     """Hidden states as a layer returns them, `extras` values beside them."""
     return hidden if extras is None else (hidden, *[None] * extras)
 
 
-class _Given(nn.Module):
+class Given(nn.Module):
     """Stands for the whole stack: whatever it is fed, it answers with given hidden states."""
 
     def __init__(self, answer: Tensor | tuple[Any, ...]):
@@ -147,7 +147,7 @@ def final_hidden(stack: LayerStack, tape: Tape, hidden: Tensor) -> Tensor:
 
     That is the final norm, and a projection where the family has one.
     """
-    with _swapped(stack, nn.ModuleList([_Given(_answer(hidden, tape.extras))])):
+    with swapped(stack, nn.ModuleList([Given(answer_as(hidden, tape.extras))])):
         return stack.trunk(input_ids=tape.tokens, use_cache=False)[0]
 
 
@@ -195,7 +195,7 @@ def _run_as(tape: Tape, origin: int, layer: nn.Module, hidden: Tensor) -> Tensor
 
 
 @contextmanager
-def _swapped(stack: LayerStack, layers: nn.ModuleList) -> Iterator[None]:
+def swapped(stack: LayerStack, layers: nn.ModuleList) -> Iterator[None]:
     """Let the trunk loop over other modules; indices and config stay as they are."""
     before = stack.module_list
     stack.module_list = layers

@@ -6,6 +6,7 @@ where LoRA's adapters are kept apart, which no file holds.
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,9 +78,7 @@ class Race:
         assert artifact is not None
         assert artifact.path is not None
         lm = models.load_folder(artifact.path, self.model, "cpu")
-        more = self.text.model_copy(update={"windows": self.text.windows + step.held_out})
-        tokens = corpora.windows(more, lm.tokenizer).tokens
-        train, held_out = tokens[: self.text.windows], tokens[self.text.windows :]
+        _, train, held_out = corpora.learning(self.text, step.held_out, lm.tokenizer)
         with peak_memory("cpu") as peak:
             adapters, report = train_adapters(lm, step, train, held_out, Context(), None)
         seconds = report["seconds"]
@@ -117,6 +116,33 @@ def best_lora(
     """LoRA with the learning rate whose merged model closes most: merged, and adapters apart."""
     tried = [race.lora(rate, epochs) for rate in rates]
     return max(tried, key=lambda pair: share(pair[0], changed, original, log))
+
+
+def parser(about: str | None, quick: str) -> argparse.ArgumentParser:
+    """The options that the benchmarks of recovery share; `quick` says what is smaller then."""
+    found = argparse.ArgumentParser(description=about)
+    found.add_argument("--quick", action="store_true", help=quick)
+    found.add_argument("--text", default="bundled:wikipedia", help="a corpus with two parts")
+    found.add_argument("--wikitext", help="WikiText-2's test text as a file")
+    return found
+
+
+def sides(race: Race, changed: str, quick: bool, log: bool = False) -> dict[str, Result]:
+    """The original, the model that is called `changed`, and each way to bring it back, by name."""
+    found = {"original": race.original(), changed: race.after()}
+    compensate, *distil = plus(race.text)
+    found["laco+, compensation alone"] = race.after(compensate)
+    found["laco+"] = race.after(compensate, *distil)
+    rates, epochs = (RATES[:1], 1) if quick else (RATES, EPOCHS)
+    lora, apart = best_lora(race, rates, epochs, found[changed], found["original"], log)
+    return found | {"LoRA, merged": lora, "LoRA, adapters apart": apart}
+
+
+def ratio(found: dict[str, Result], log: bool = False) -> float:
+    """The share of the gap that laco+ closes over LoRA's; what `sides` gave, in its order."""
+    original, changed, *_ = found.values()
+    ours, theirs = found["laco+"], found["LoRA, merged"]
+    return share(ours, changed, original, log) / share(theirs, changed, original, log)
 
 
 def told(race: Race, results: dict[str, Result], log: bool = False) -> None:

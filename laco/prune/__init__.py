@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from laco.errors import CalibrationError, NumericalError, RecipeError
-from laco.layers import linears, weight_of
+from laco.layers import check_finite, linears, weight_of
 from laco.prune.magnitude import magnitude_mask
 from laco.prune.sparsegpt import gram, inverse_factor, sparsegpt
 from laco.prune.wanda import square_sums, wanda_mask
@@ -116,12 +116,7 @@ def measured(
 
     Linears fed with one and the same tensor (query, key and value) have it measured once.
     """
-    for name, parameter in layer.named_parameters():
-        if not parameter.isfinite().all():
-            raise NumericalError(
-                f"The weight {name.removesuffix('.weight')} of {place} is not finite; "
-                "load the checkpoint again or in another dtype."
-            )
+    check_finite(layer, place)
     measure = PRUNERS[type(method)].measure
     if measure is None:
         return {}
@@ -186,11 +181,6 @@ def prune_measured(
     if left:
         notes.append(f"not pruned, being routers or no linears: {', '.join(left)}")
     return {"linears": counts, "notes": notes}
-
-
-def zero_masks(layer: nn.Module) -> dict[str, Tensor]:
-    """Where the weights of each linear are zero: bool, by name, shaped as the module stores it."""
-    return {name: linear.get_parameter("weight").data == 0 for name, linear in linears(layer)}
 
 
 def _check_rows(layer: nn.Module, pattern: str, place: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from laco.context import Context
 from laco.errors import NumericalError
 from laco.lazy import LazyModel
-from laco.walk import _answer, _Given, _swapped
+from laco.walk import Given, answer_as, swapped
 
 Visit = Callable[[int, nn.Module], None]
 
@@ -83,7 +83,7 @@ def _at_head(lazy: LazyModel, tokens: Tensor, states: Tensor, batch: int) -> tup
             windows = tokens[part].to(lazy.device)
             hidden = states[part].to(lazy.device).requires_grad_(True)
             extras = lazy.tape(*windows.shape).extras
-            with _swapped(lazy.stack, nn.ModuleList([_Given(_answer(hidden, extras))])):
+            with swapped(lazy.stack, nn.ModuleList([Given(answer_as(hidden, extras))])):
                 logits = lazy.stack.model(input_ids=windows, use_cache=False).logits
             flat = logits[:, :-1].flatten(0, 1).float()  # [tokens, vocabulary]
             loss = nn.functional.cross_entropy(flat, windows[:, 1:].flatten(), reduction="sum")

@@ -8,7 +8,6 @@ which units matter. Next: `importance.py`, then `structured.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,8 +21,7 @@ from laco.errors import ArchitectureError, RecipeError
 from laco.layers import LayerStack, signature, weight_of
 from laco.layouts import Attention, Mlp
 from laco.recipe import Structured
-
-DIGITS = 9  # so that 10 x (1 - 0.3) is 7
+from laco.steps.sparsity import units_left
 
 
 @dataclass(frozen=True)
@@ -82,12 +80,6 @@ def plan_widths(stack: LayerStack, method: Structured) -> Widths:
     cuts = tuple(plan.cut for plan in plans)
     fields = {name: value for plan in plans for name, value in plan.fields().items()}
     return Widths(cuts, fields, list(LayerStack(stack.rebuilt(fields).eval())))
-
-
-def rounded(count: int, share: float, multiple: int) -> int:
-    """What is left of `count` when `share` goes: the nearest multiple, which may be none or all."""
-    most = count // multiple * multiple
-    return min(most, math.floor(round(count * (1 - share), DIGITS) / multiple + 0.5) * multiple)
 
 
 def rows_of(units: Tensor, count: int, parts: tuple[int, ...]) -> Tensor:
@@ -160,7 +152,7 @@ def _settled(stack: LayerStack, plan: _Plan, share: float, multiple: int) -> _Pl
     RecipeError when the class would load another number of units, ArchitectureError when none.
     """
     what, count = plan.cut.what, plan.cut.count
-    asked = rounded(count, share, multiple)
+    asked = units_left(count, share, multiple)
     choices = sorted(range(multiple, count, multiple), key=lambda n: (abs(n - asked), -n))
     if not choices:
         advice = f"choose a multiple below {count}" if multiple > 1 else f"set {what} to 0"

@@ -5,6 +5,7 @@ What they do is in `prune/`. Next: `recovery.py`, which brings the model back af
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from laco.spec import Calibration, Spec
 from laco.steps.recovery import Compensate
 
 UNSTRUCTURED = "unstructured"
+DIGITS = 9  # so that 10 x (1 - 0.3) is 7
 _PATTERN = re.compile(r"(\d+):(\d+)")
 
 
@@ -112,6 +114,12 @@ class Structured(Spec):
         if not self.channels and not self.groups:
             raise ValueError("channels and groups are both 0, so nothing would go; raise one")
         return self
+
+
+def units_left(count: int, share: float, multiple: int) -> int:
+    """What is left of `count` when `share` goes: the nearest multiple, which may be none or all."""
+    most = count // multiple * multiple
+    return min(most, math.floor(round(count * (1 - share), DIGITS) / multiple + 0.5) * multiple)
 
 
 Method = Annotated[Magnitude | Wanda | SparseGPT | Structured, Field(discriminator="kind")]

@@ -14,6 +14,7 @@ from typing import Any
 from laco.card import FLOPS_PER_CORE
 from laco.checkpoint import BYTES
 from laco.recipe import Compensate, Finetune, Prune, Structured
+from laco.steps.sparsity import units_left
 from laco.ui.cards import amount
 from laco.ui.progress import duration
 
@@ -73,12 +74,12 @@ def promised(card: Mapping[str, Any], step: Prune) -> list[str]:
 def _narrowed(card: Mapping[str, Any], method: Structured) -> list[str]:
     found = []
     if method.channels:
-        before, unit = card["intermediate_size"], method.multiple
-        after = round(before * (1 - method.channels) / unit) * unit
+        before = card["intermediate_size"]
+        after = units_left(before, method.channels, method.multiple)
         found.append(f"Each MLP keeps about {after:,} of {before:,} channels.")
     if method.groups:
         before = card["kv_heads"]
-        after = round(before * (1 - method.groups))
+        after = units_left(before, method.groups, 1)
         found.append(
             f"About {after} of {before} groups of heads stay, and as much of the KV cache."
         )

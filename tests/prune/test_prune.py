@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from laco.errors import CalibrationError, NumericalError, RecipeError
 from laco.layers import LayerStack, linears, weight_of
-from laco.prune import PRUNERS, check_pattern, measured, prune_layer, zero_masks
+from laco.prune import PRUNERS, check_pattern, measured, prune_layer
 from laco.recipe import Magnitude, SparseGPT, Wanda
 from laco.steps.sparsity import Sparse
 from laco.walk import Tape, record
@@ -58,6 +58,11 @@ def inputs_of(fed: Fed) -> dict[str, torch.Tensor]:
 
 def hooks(layer: nn.Module) -> int:
     return sum(len(module._forward_pre_hooks) for module in layer.modules())
+
+
+def zero_masks(layer: nn.Module) -> dict[str, Tensor]:
+    """Where the weights of each linear are zero, by name, shaped as the module stores it."""
+    return {name: linear.get_parameter("weight").data == 0 for name, linear in linears(layer)}
 
 
 @pytest.mark.parametrize("method", METHODS)

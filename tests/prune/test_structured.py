@@ -17,8 +17,9 @@ from laco.errors import ArchitectureError, CalibrationError, NumericalError, Rec
 from laco.layers import LayerStack, weight_of
 from laco.lazy import LayerWriter, LazyModel
 from laco.prune.structured import Narrowing
-from laco.prune.widths import check_structured, rounded
+from laco.prune.widths import check_structured
 from laco.recipe import ModelRef, Structured
+from laco.steps.sparsity import units_left
 from laco.walk import Tape, final_hidden, logits, record
 from tests import tiny
 
@@ -303,7 +304,7 @@ class TestWidths:
     def test_the_nearest_multiple_is_left(
         self, count: int, share: float, multiple: int, left: int
     ) -> None:
-        assert rounded(count, share, multiple) == left
+        assert units_left(count, share, multiple) == left
 
     @pytest.mark.parametrize(
         ("fields", "message"),
