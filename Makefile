@@ -45,7 +45,7 @@ bench: setup
 	@$(BIN)/python docs/make_performance.py $(if $(QUICK),--quick) $(ONLY)
 
 docs: setup
-	@$(BIN)/python docs/make_cli.py
+	@$(BIN)/python docs/generate.py
 
 # The browser tests need Chromium; they are skipped, and it is said, where it cannot be had.
 chromium:

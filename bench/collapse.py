@@ -43,7 +43,7 @@ def main() -> None:
     }
     context = Context()
     ref = models.pin(ModelRef(path=models.BUNDLED), STORE)
-    (dense,) = evaluate(models.load(ref, STORE, "cpu"), measure, context, None, None)
+    (dense,) = evaluate(models.load(ref, STORE, "cpu"), measure, context).metrics
     print(f"{'order':26} {'layers':>6} {'perplexity':>12} {'ratio':>9} {'search s':>9}")
     print(f"{'original':26} {30:6} {dense.value:12.2f} {1:9.3f}")
     ratios = {}
@@ -51,7 +51,7 @@ def main() -> None:
         lm = models.load(ref, STORE, "cpu")
         plan = plan_collapse(lm, step, corpora.windows(step.calibration, lm.tokenizer), context)
         report = apply_merge(lm.layers, plan.as_step(step))
-        (found,) = evaluate(lm, measure, context, None, None)
+        (found,) = evaluate(lm, measure, context).metrics
         ratios[name] = found.value / dense.value
         print(
             f"{name:26} {report['layers_after']:6} {found.value:12.2f} {ratios[name]:9.3f} "

@@ -106,7 +106,7 @@ class Experiment:
             fields = {"merge": merge, "spans": self.plans[name]["spans"]}
             apply_merge(lm.layers, Merge.model_validate(fields))
         self.cells[name] = {
-            text: evaluate(lm, spec, Context(), None, None)[0].value
+            text: evaluate(lm, spec, Context()).metrics[0].value
             for text, spec in self.measures.items()
         }
         print(name, self.cells[name], flush=True)

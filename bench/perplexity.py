@@ -55,7 +55,7 @@ def usual(lm: LoadedModel, ids: torch.Tensor) -> float:
 
 
 def laco(lm: LoadedModel, windows: int, context: Context) -> Metric:
-    (metric,) = evaluate(lm, spec_of(windows), context)
+    (metric,) = evaluate(lm, spec_of(windows), context).metrics
     return metric
 
 

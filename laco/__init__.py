@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from laco.evaluations import (
+        Degeneration,
         Divergence,
         Footprint,
+        Latency,
         Metric,
         ParameterSimilarity,
         Perplexity,
         Request,
         Similarity,
         WhatIf,
+        ZeroShot,
     )
     from laco.recipe import (
         Calibration,
@@ -42,10 +45,12 @@ __all__ = [
     "Calibration",
     "Collapse",
     "Compensate",
+    "Degeneration",
     "Divergence",
     "Drop",
     "Finetune",
     "Footprint",
+    "Latency",
     "Magnitude",
     "Merge",
     "Metric",
@@ -61,18 +66,22 @@ __all__ = [
     "Structured",
     "Wanda",
     "WhatIf",
+    "ZeroShot",
     "__version__",
 ]
 
 _EVALUATIONS = (
+    "Degeneration",
     "Divergence",
     "Footprint",
+    "Latency",
     "Metric",
     "ParameterSimilarity",
     "Perplexity",
     "Request",
     "Similarity",
     "WhatIf",
+    "ZeroShot",
 )
 
 

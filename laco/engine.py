@@ -18,9 +18,10 @@ from laco import corpora, models
 from laco.collapse import plan_collapse
 from laco.context import Context
 from laco.corpora import Windows
-from laco.disk import move_files
+from laco.disk import free_place, move_files
 from laco.errors import LacoError, ModelError
-from laco.evaluate import evaluate
+from laco.evaluate import evaluate, pinned
+from laco.evaluate.seen import guarded
 from laco.evaluations import (
     Analysis,
     Evaluation,
@@ -29,12 +30,22 @@ from laco.evaluations import (
     Similarity,
     WhatIf,
 )
+from laco.export import export
 from laco.finetune import finetune
 from laco.lazy import LayerWriter, LazyModel
 from laco.memory import peak_memory
 from laco.merging import apply_drop, apply_merge, group_ends
 from laco.models import LoadedModel
-from laco.recipe import Collapse, Compensate, Drop, Finetune, Merge, Prune, Recipe, chained_key
+from laco.recipe import (
+    Collapse,
+    Compensate,
+    Drop,
+    Finetune,
+    Merge,
+    Prune,
+    Recipe,
+    chained_key,
+)
 from laco.rework import Texts, rework
 from laco.similarity import layer_similarity, parameter_similarity
 from laco.store import RunStore
@@ -46,17 +57,22 @@ Report = dict[str, Any]
 def run(request: Request, store: RunStore, context: Context) -> Report:
     """Carry out `request`, and return what the command line prints of it.
 
-    `{"key", "path", "steps", "metrics", "analyses"}`; whatever was in the store already is taken
+    `{"key", "path", "steps", "metrics", "analyses"}`, and `export` if one was asked for; whatever
+    was in the store already is taken
     from there. Raises `LacoError`, with the step as a note, or `Cancelled`; either leaves in the
     store what was finished before.
     """
+    if request.export is not None:
+        free_place(request.export.folder)  # before hours of work for it
     recipe = settle(request.recipe, store)
     keys = recipe.keys()
     store.add_model(keys[0], Recipe(model=recipe.model))
+    request = request.model_copy(update={"evaluations": tuple(map(pinned, request.evaluations))})
     missing = _missing_evaluations(request, store, keys[-1])
     undone = _missing_analyses(request, store, keys[-1])
     done = store.longest_prefix(keys)
-    stages = max(1, len(recipe.steps) - done + len(missing) + len(undone))
+    exports = 0 if request.export is None else 1
+    stages = max(1, len(recipe.steps) - done + len(missing) + len(undone) + exports)
 
     def stage(number: int) -> Context:
         return context.part(number / stages, (number + 1) / stages)
@@ -80,8 +96,12 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
             document = ANALYSES[type(analysis)](lm, analysis, stage(number))
             store.add_analysis(keys[-1], analysis, document)
             number += 1
+    lm = None
+    report = _report(request, store, keys, done)
+    if request.export is not None:
+        report["export"] = export(recipe, store, request.export, stage(number))
     context.step(1.0, "done")
-    return _report(request, store, keys, done)
+    return report
 
 
 def settle(recipe: Recipe, store: RunStore) -> Recipe:
@@ -212,7 +232,9 @@ def _evaluate(
             return lm
         return models.load(recipe.model, store.folder, context.device)
 
-    store.add_metrics(key, evaluation, evaluate(lm, evaluation, context, original, folder))
+    found = evaluate(lm, evaluation, context, original, folder)
+    metrics = guarded(lm, recipe, evaluation, found)
+    store.add_metrics(key, evaluation, metrics, found.answers)
 
 
 def _collapse(lm: LoadedModel, step: Collapse, context: Context) -> Report:

@@ -49,12 +49,65 @@ class Divergence(Spec):
 
 
 class Footprint(Spec):
-    """Layers, parameters, zeros, and bytes on disk."""
+    """Layers, parameters, zeros, bytes on disk, and the memory that reading 512 tokens takes."""
 
     kind: Literal["footprint"] = "footprint"
 
 
-Evaluation = Annotated[Perplexity | Divergence | Footprint, Field(discriminator="kind")]
+class ZeroShot(Spec):
+    """Accuracy on a task of lm-evaluation-harness, with its stock prompt and metrics."""
+
+    kind: Literal["zero_shot"] = "zero_shot"
+    task: str = Field(
+        default="hellaswag",
+        min_length=1,
+        description="A task or a group of tasks by the harness's name, or a task's own YAML file",
+    )
+    data: str = Field(
+        default="bundled",
+        pattern=r"^(bundled|hub|file:.+)$",
+        description="Where questions are from: bundled, hub, or file: and a folder",
+    )
+    shots: int = Field(default=0, ge=0, le=64, description="Solved examples before each question")
+    limit: int | None = Field(
+        default=200, ge=1, description="Questions at most, from the first on; unset: all"
+    )
+    seed: int = Field(default=0, ge=0, description="Which examples are shown before a question")
+    pinned: str | None = Field(
+        default=None,
+        description="Digest of questions, prompt and harness; filled in before the work",
+    )
+
+
+class Latency(Spec):
+    """How fast a model reads a prompt and writes after it, one text at a time and several."""
+
+    kind: Literal["latency"] = "latency"
+    prompt: int = Field(default=128, ge=1, le=131072, description="Tokens that are read at once")
+    generate: int = Field(
+        default=32, ge=1, le=8192, description="Tokens that are written after it, one by one"
+    )
+    batch: int = Field(
+        default=4, ge=1, le=1024, description="Texts at once, in the second pair of numbers"
+    )
+    repeats: int = Field(
+        default=5, ge=1, le=1000, description="Timed runs of each, after one that is not timed"
+    )
+
+
+class Degeneration(Spec):
+    """Share of eight prompts that the model cannot go on from: empty, in a loop, not finite."""
+
+    kind: Literal["degeneration"] = "degeneration"
+    tokens: int = Field(
+        default=48, ge=4, le=4096, description="Tokens written after each prompt, at most"
+    )
+
+
+Evaluation = Annotated[
+    Perplexity | Divergence | Footprint | ZeroShot | Latency | Degeneration,
+    Field(discriminator="kind"),
+]
 
 
 class Similarity(Spec):
@@ -95,12 +148,24 @@ class WhatIf(Spec):
 Analysis = Annotated[Similarity | ParameterSimilarity | WhatIf, Field(discriminator="kind")]
 
 
+class Export(Spec):
+    """The result as a folder that stock transformers loads, checked before it is put in place."""
+
+    folder: str = Field(
+        min_length=1, description="Where to: a folder that is not there yet, or is empty"
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="Number format of the weights; auto: as the result has them"
+    )
+
+
 class Request(Spec):
-    """What one job does: carry out a recipe, then measure and analyse what came out."""
+    """What one job does: carry out a recipe, then measure, analyse and export what came out."""
 
     recipe: Recipe
     evaluations: tuple[Evaluation, ...] = ()
     analyses: tuple[Analysis, ...] = ()
+    export: Export | None = None
 
 
 @dataclass(frozen=True)
@@ -117,3 +182,15 @@ class Metric:
     def document(self) -> dict[str, Any]:
         """The metric as JSON data."""
         return {**asdict(self), "details": dict(self.details)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation gives: its metrics, and what was answered to each question, if any were.
+
+    An answer is JSON data: `id`, `question`, `choices`, `target` and `picked` (places among the
+    choices, or texts where there are none), `log_likelihoods`, and each metric of the question.
+    """
+
+    metrics: tuple[Metric, ...]
+    answers: tuple[dict[str, Any], ...] = ()

@@ -53,17 +53,26 @@ def token_losses(stack: LayerStack, states: Tensor, labels: Tensor) -> Tensor:
 
     In float32; the log-sum-exp is carried along from tile to tile.
     """
+    return label_scores(stack, states, labels)[0]
+
+
+def label_scores(stack: LayerStack, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """As `token_losses`, and for each label whether no other token is likelier: [tokens] twice."""
     parts: list[Tensor] = []
+    likeliest: list[Tensor] = []
     for few, wanted in zip(states.split(TOKENS), labels.split(TOKENS), strict=True):
         sums = torch.full(wanted.shape, -torch.inf, device=few.device)  # log Σ exp, so far
         chosen = torch.zeros(wanted.shape, device=few.device)  # the logit of each label
+        highest = sums.clone()
         for first, scores in vocabulary_tiles(stack, few):
             sums = torch.logaddexp(sums, scores.logsumexp(-1))
+            highest = torch.maximum(highest, scores.amax(-1))
             inside = (wanted >= first) & (wanted < first + scores.shape[1])
             index = (wanted - first).clamp(0, scores.shape[1] - 1).unsqueeze(1)
             chosen = torch.where(inside, scores.gather(1, index).squeeze(1), chosen)
         parts.append(sums - chosen)
-    return torch.cat(parts)
+        likeliest.append(chosen >= highest)
+    return torch.cat(parts), torch.cat(likeliest)
 
 
 def cross_entropies(stack: LayerStack, states: Tensor, probabilities: Tensor) -> Tensor:

@@ -5,12 +5,15 @@ Used by the engine's reports and by the benchmarks, so that both mean the same b
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 
 _CLEAR = Path("/proc/self/clear_refs")
@@ -45,6 +48,22 @@ def peak_memory(device: str) -> Iterator[Peak]:
     found.start = _resident("VmRSS")
     yield found
     found.peak = _resident("VmHWM")
+
+
+def give_back() -> None:
+    """Return to the system what was freed, so that work done next cannot hide its memory in it."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
+
+
+def free_memory(device: str) -> int:
+    """Bytes that a new process could take on a device; where a device does not tell, in all."""
+    ask = getattr(torch.get_device_module(torch.device(device).type), "mem_get_info", None)
+    return ask(device)[0] if ask else psutil.virtual_memory().available
 
 
 def _resident(field: str) -> int:

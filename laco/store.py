@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from laco import __version__, upkeep
+from laco import __version__, listing, upkeep
 from laco.disk import (
     RECIPE,
     discard,
@@ -35,11 +35,11 @@ from laco.disk import (
     sync_folder,
     write_json,
 )
-from laco.errors import RecipeError, StoreError
+from laco.errors import StoreError
 from laco.evaluations import Analysis, Evaluation, Metric
 from laco.index import Index
+from laco.listing import Measurements, Run
 from laco.recipe import Recipe, chained_key, parse_recipe
-from laco.wording import describe
 
 _KEY = re.compile(r"k1-[0-9a-f]+")
 _ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
@@ -58,18 +58,6 @@ class Artifact:
     steps: tuple[dict[str, Any], ...]
     created: float
     n_bytes: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """A recipe that has been carried out, with its metrics and a few words to know it by."""
-
-    key: str
-    recipe: Recipe
-    path: Path | None
-    created: float
-    metrics: tuple[Metric, ...]
-    label: str
 
 
 class RunStore:
@@ -174,9 +162,16 @@ class RunStore:
         else:
             self._adopted(key)
 
-    def add_metrics(self, key: str, evaluation: Evaluation, metrics: Sequence[Metric]) -> None:
+    def add_metrics(
+        self,
+        key: str,
+        evaluation: Evaluation,
+        metrics: Sequence[Metric],
+        answers: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         """Keep what an evaluation of the run under `key` gave, instead of what it gave before.
 
+        Given `answers`, the details of each metric name where they are: `answers(that)` has them.
         Raises `NumericalError`, and keeps nothing, when a value is not finite.
         """
         for metric in metrics:
@@ -184,6 +179,8 @@ class RunStore:
         self._require(key)
         evaluation_key = chained_key(key, evaluation)
         documents = [metric.document() for metric in metrics]
+        for document in documents if answers else ():
+            document["details"]["answers"] = evaluation_key
         with self.index.transaction() as index:
             upkeep.index_metrics(index, key, evaluation_key, documents)
             write_json(
@@ -193,8 +190,16 @@ class RunStore:
                     "evaluation": evaluation.model_dump(mode="json"),
                     "created": time.time(),
                     "metrics": documents,
+                    "answers": [dict(answer) for answer in answers],
                 },
             )
+
+    def answers(self, evaluation_key: str) -> list[dict[str, Any]] | None:
+        """What was answered to each question of an evaluation; None if nothing of it is kept."""
+        if not _KEY.fullmatch(evaluation_key):
+            return None
+        found: dict[str, Any] = read_json(self.metric_files / f"{evaluation_key}.json") or {}
+        return found.get("answers") or None
 
     def metrics(self, key: str, evaluation: Evaluation | None = None) -> tuple[Metric, ...] | None:
         """All metrics of a run, or those of one evaluation: then None if it was not done yet."""
@@ -238,35 +243,26 @@ class RunStore:
         )
         return [(_ANALYSIS.validate_json(row["analysis"]), row["created"]) for row in found]
 
-    def runs(self) -> list[Run]:
-        """All runs with their metrics, newest first.
+    def runs(self, metrics: bool = True) -> list[Run]:
+        """All runs, newest first; without their metrics where those take too long to read.
 
         One that this version of laco cannot read is left out here, and named by `verify`.
         """
-        found = self.index.rows("SELECT * FROM runs ORDER BY created DESC, rowid DESC")
-        measured = self.index.rows("SELECT key, document FROM metrics ORDER BY rowid")
-        metrics_by_key: dict[str, list[Metric]] = {}
-        for row in measured:
-            metrics_by_key.setdefault(row["key"], []).append(upkeep.metric_from(row["document"]))
-        runs: list[Run] = []
-        for row in found:
-            key = row["key"]
-            try:
-                recipe = parse_recipe(row["recipe"])
-            except RecipeError:
-                continue
-            path = self.artifacts / key
-            runs.append(
-                Run(
-                    key=key,
-                    recipe=recipe,
-                    path=path if recipe.steps and path.is_dir() else None,
-                    created=row["created"],
-                    metrics=tuple(metrics_by_key.get(key, ())),
-                    label=describe(recipe),
-                )
-            )
-        return runs
+        found = listing.list_runs(self.index, self.artifacts)
+        return self.with_metrics(found) if metrics else found
+
+    def run(self, key: str) -> Run | None:
+        """The run under `key`, with its metrics; None if there is none that can be read."""
+        found = listing.find_run(self.index, self.artifacts, key)
+        return None if found is None else self.with_metrics([found])[0]
+
+    def with_metrics(self, runs: Sequence[Run]) -> list[Run]:
+        """The same runs with all that was measured of them."""
+        return listing.with_metrics(self.index, runs)
+
+    def measurements(self, keys: Sequence[str]) -> dict[str, Measurements]:
+        """What each evaluation of these runs gave, by the run's key and the evaluation's."""
+        return listing.measurements(self.index, keys)
 
     def resolve(self, text: str) -> str | None:
         """The full key for a key, or for the beginning of one; None if no run is meant.

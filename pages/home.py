@@ -40,7 +40,7 @@ if runner().active():
 progress.running()
 
 st.subheader("Recent runs")
-runs = store().runs()[:10]
+runs = store().with_metrics(store().runs(metrics=False)[:10])
 if runs:
     st.dataframe(runs_table(runs), hide_index=True, width="stretch")
 else:

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from laco.errors import LacoError
-from laco.ui import cards, tables
+from laco.ui import cards, exporting, tables
 from laco.ui.frame import begin
 from laco.ui.session import BUNDLED, card_of, choose, session, store
 
@@ -15,7 +15,7 @@ st.markdown("Choose the model to work on. Only its config and headers are read h
 source = st.segmented_control(
     "Where from", SOURCES, default=SOURCES[0], required=True, key="source", persist_state="session"
 )
-runs = [run for run in store().runs() if run.recipe.steps and run.path]
+runs = [run for run in store().runs(metrics=False) if run.recipe.steps and run.path]
 with st.form("model"):
     trust = False
     if source == "Bundled":
@@ -52,6 +52,8 @@ chosen = session()
 st.subheader(chosen.address, anchor=False)
 try:
     cards.show(card_of(chosen.recipe))
+    if chosen.recipe.steps:
+        exporting.section(chosen.recipe)
     left, middle, right, _ = st.columns([1, 1, 1, 1])
     left.page_link(
         "pages/similarity.py", label="See how alike its layers are", icon=":material/grid_on:"

@@ -23,11 +23,18 @@ DESCRIBING = [
     "recipe",
     "evaluations",
     "wording",
+    "tasks",
+    "statistics",
+    "rows",
+    "formats",
+    "onefile",
+    "columns",
+    "commands",
     "report",
     "presets",
     "demo",
 ]
-KEEPING = ["store", "index", "upkeep", "disk", "jobs", "queue", "schedule", "card"]
+KEEPING = ["store", "listing", "index", "upkeep", "disk", "jobs", "queue", "schedule", "card"]
 METHODS = [
     "layers",
     "layouts",
@@ -49,6 +56,7 @@ METHODS = [
     "corpora",
     "texts",
     "textfiles",
+    "leaks",
     "memory",
     "lazy",
     "layerfiles",

@@ -211,7 +211,8 @@ def test_clicking_the_what_if_map_adds_a_range(server, page):
 
 def test_every_page_opens_from_the_sidebar_and_the_server_holds_no_torch(server, page):
     visit(page, server, "")
-    pages = ("Model", "Similarity", "Collapse", "Sparsify", "Compensate", "Compare", "Jobs")
+    pages = ("Model", "Similarity", "Collapse", "Sparsify", "Compensate", "Evaluate", "Compare")
+    pages = (*pages, "Jobs")
     for name in pages:
         page.locator('[data-testid="stSidebarNav"]').get_by_text(name, exact=True).click()
         playwright.expect(page.locator("h1")).to_have_text(name, timeout=PATIENCE)

@@ -19,15 +19,17 @@ from laco import (
     Divergence,
     Drop,
     Footprint,
+    Latency,
     Metric,
     ModelRef,
     Perplexity,
     Prune,
     Recipe,
     Wanda,
+    ZeroShot,
 )
 from laco.cli import app
-from laco.cli.arguments import override, read_evaluation, read_model, read_recipe, read_source
+from laco.cli.arguments import override, read_evaluations, read_model, read_recipe, read_source
 from laco.cli.options import Wanted, grouped
 from laco.cli.terminal import speak, write_file
 from laco.errors import Cancelled, RecipeError, StoreError
@@ -203,7 +205,7 @@ def test_jobs_of_a_new_store_are_none(laco: Laco):
         (("show", "k1-nothing"), "There is no result k1-nothing"),
         (("compare", ORIGINAL.key, "k1-nothing"), "There is no result k1-nothing"),
         (("compare", ORIGINAL.key, "--format", "yaml"), "There is no format 'yaml'"),
-        (("evaluate", "org/name", "zero-shot:piqa"), "zero-shot: not an evaluation; choose perp"),
+        (("evaluate", "org/name", "zero:piqa"), "zero: not an evaluation; choose perp"),
         (("evaluate", "org/name", "perplexity:text,windw=3"), "windw: there is no such field"),
         (("run", "nothing.json"), "There is no recipe file nothing.json"),
         (("run", "shortgpt"), "shortgpt names no model"),
@@ -277,17 +279,37 @@ def test_result_keeps_its_dtype(store: RunStore):
 
 
 def test_evaluations_are_read_with_their_settings():
-    assert read_evaluation("footprint") == Footprint()
-    assert read_evaluation("perplexity") == Perplexity()
-    assert read_evaluation("perplexity:c4@heldout,window=64,windows=all") == Perplexity(
-        source="c4@heldout", window=64, windows=None
+    assert read_evaluations("footprint") == (Footprint(),)
+    assert read_evaluations("perplexity") == (Perplexity(),)
+    assert read_evaluations("perplexity:c4@heldout,window=64,windows=all") == (
+        Perplexity(source="c4@heldout", window=64, windows=None),
     )
-    assert read_evaluation("kl:ptb", limit=3) == Divergence(source="ptb", windows=3)
-    assert read_evaluation("footprint", limit=3) == Footprint()
+    assert read_evaluations("kl:ptb", limit=3) == (Divergence(source="ptb", windows=3),)
+    assert read_evaluations("footprint", limit=3) == (Footprint(),)
+
+
+def test_tasks_are_an_evaluation_each_with_the_same_settings(tmp_path: Path):
+    found = read_evaluations("zero-shot:hellaswag,piqa,shots=2,limit=all")
+    assert found == (
+        ZeroShot(task="hellaswag", shots=2, limit=None),
+        ZeroShot(task="piqa", shots=2, limit=None),
+    )
+    assert len(read_evaluations("zero-shot:llm-pruner,boolq", limit=9)) == 7
+    assert read_evaluations("zero-shot:gsm8k") == (ZeroShot(task="gsm8k", data="hub"),)
+    folder = f"file:{tmp_path}"
+    assert read_evaluations(f"zero-shot:piqa,data={folder}") == (
+        ZeroShot(task="piqa", data=folder),
+    )
+    with pytest.raises(RecipeError, match="names no task"):
+        read_evaluations("zero-shot:shots=2")
+
+
+def test_settings_stand_without_a_subject():
+    assert read_evaluations("latency,batch=2") == (Latency(batch=2),)
 
 
 def test_file_with_a_comma_is_read_whole():
-    found = read_evaluation("perplexity:file:/a,b=c/text.txt,window=8")
+    (found,) = read_evaluations("perplexity:file:/a,b=c/text.txt,window=8")
     assert found == Perplexity(source="file:/a,b=c/text.txt", window=8)
 
 

@@ -52,7 +52,9 @@ def with_bos(lm):
 
 
 def measure(lm, source, context=None, **fields):
-    (metric,) = evaluate(lm, Perplexity(source=source, **fields), context or Context())
+    (metric,) = evaluate(
+        lm, Perplexity(source=source, **fields), context or Context()
+    ).metrics
     return metric
 
 

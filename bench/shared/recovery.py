@@ -89,7 +89,8 @@ class Race:
 
     def _measured(self, lm: models.LoadedModel) -> tuple[float, ...]:
         return tuple(
-            evaluate(lm, measure, Context(), None, None)[0].value for measure in self.measures
+            evaluate(lm, measure, Context()).metrics[0].value
+            for measure in self.measures
         )
 
 

@@ -14,13 +14,31 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from laco.checkpoint import BYTES
 from laco.errors import RecipeError, StoreError
-from laco.evaluations import Divergence, Evaluation, Footprint, Perplexity
+from laco.evaluations import (
+    Degeneration,
+    Divergence,
+    Evaluation,
+    Export,
+    Footprint,
+    Latency,
+    Perplexity,
+    ZeroShot,
+)
 from laco.presets import FOLDER, presets
 from laco.recipe import Recipe, complaints, parse_recipe
+from laco.tasks import BUNDLED, expand
 
-EVALUATIONS = {"perplexity": Perplexity, "kl": Divergence, "footprint": Footprint}
-CHOICES = "perplexity:CORPUS, kl:CORPUS, footprint"
+EVALUATIONS = {
+    "perplexity": Perplexity,
+    "kl": Divergence,
+    "zero-shot": ZeroShot,
+    "footprint": Footprint,
+    "latency": Latency,
+    "degeneration": Degeneration,
+}
+CHOICES = "perplexity:CORPUS, kl:CORPUS, zero-shot:TASK,TASK, footprint, latency, degeneration"
 KEY = "k1-"  # how every key begins
 
 
@@ -54,6 +72,14 @@ def read_model(
     return parse_recipe({"model": fields})
 
 
+def read_export(folder: Path, dtype: str | None = None) -> Export:
+    """Where to export to, seen from anywhere, and in which number format."""
+    if dtype not in (None, "auto", *BYTES):
+        raise RecipeError(f"--dtype {dtype}: choose auto, {', '.join(BYTES)}.")
+    where = {"folder": str(folder.expanduser().resolve()), "dtype": dtype or "auto"}
+    return Export.model_validate(where)
+
+
 def find_key(text: str, store: Results) -> str:
     """The whole key of a result. Raises `StoreError` when there is no such result."""
     key = store.resolve(text)
@@ -62,27 +88,57 @@ def find_key(text: str, store: Results) -> str:
     return key
 
 
-def read_evaluation(text: str, limit: int | None = None) -> Evaluation:
-    """An evaluation from `perplexity:CORPUS,window=512`, `kl:CORPUS` or `footprint`.
+def read_evaluations(text: str, limit: int | None = None) -> tuple[Evaluation, ...]:
+    """Evaluations from `perplexity:CORPUS,window=512`, `zero-shot:TASK,TASK,shots=5`, `footprint`.
 
-    `limit` is the number of windows, where an evaluation has windows.
+    Several tasks, or a set of them, are an evaluation each. `limit` is the number of windows or of
+    questions, where an evaluation has such.
     """
-    settings: dict[str, Any] = {}
-    while match := re.search(r",(\w+)=([^,/]*)$", text):
-        settings[match[1]] = None if match[2] == "all" else _value(match[2])
-        text = text[: match.start()]
-    name, _, corpus = text.partition(":")
+    name, _, rest = text.partition(":")
+    name, *own = name.split(",")  # settings of an evaluation that is of nothing
     if name not in EVALUATIONS:
         raise RecipeError(f"{name}: not an evaluation; choose {CHOICES}.")
     kind = EVALUATIONS[name]
-    if corpus:
-        settings["source"] = read_source(corpus)
-    if limit is not None and "windows" in kind.model_fields:
-        settings["windows"] = limit
+    settings: dict[str, Any] = {}
+    for setting in own:
+        _set(settings, setting)
+    subjects = [rest]
+    if kind is ZeroShot:
+        parts = rest.split(",")
+        for part in parts:
+            if "=" in part:
+                _set(settings, part)
+        subjects = expand(",".join(part for part in parts if "=" not in part))
+        if not subjects:
+            raise RecipeError("zero-shot names no task; give one, as in zero-shot:hellaswag.")
+    else:
+        while match := re.search(r",(\w+=[^,/]*)$", subjects[0]):
+            _set(settings, match[1])
+            subjects = [subjects[0][: match.start()]]
+    for counted in ("windows", "limit"):
+        if limit is not None and counted in kind.model_fields:
+            settings[counted] = limit
     try:
-        return kind.model_validate(settings)
+        return tuple(kind.model_validate(_about(kind, said) | settings) for said in subjects)
     except ValidationError as error:
         raise RecipeError(f"The evaluation {name} cannot be read: {complaints(error)}.") from None
+
+
+def _set(settings: dict[str, Any], text: str) -> None:
+    """Put `name=value` among the settings; `all` is no limit."""
+    name, _, value = text.partition("=")
+    if value.startswith("file:"):
+        settings[name] = read_source(value)
+    else:
+        settings[name] = None if value == "all" else _value(value)
+
+
+def _about(kind: type, said: str) -> dict[str, Any]:
+    """What an evaluation is of, as fields: a task and where its questions are from, or a text."""
+    if kind is ZeroShot:
+        there = said in BUNDLED or said.endswith((".yaml", ".yml"))
+        return {"task": whole_path(said)} | ({} if there else {"data": "hub"})
+    return {"source": read_source(said)} if said else {}
 
 
 def whole_path(text: str) -> str:

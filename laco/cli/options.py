@@ -48,7 +48,10 @@ Changes = Annotated[
 Evaluations = Annotated[
     list[str] | None,
     typer.Option(
-        "--evaluate", metavar="SPEC", help="perplexity:CORPUS, kl:CORPUS or footprint; repeatable."
+        "--evaluate",
+        metavar="SPEC",
+        help="perplexity:CORPUS, kl:CORPUS, zero-shot:TASK,TASK, footprint, latency or "
+        "degeneration; repeatable.",
     ),
 ]
 

@@ -42,8 +42,8 @@ def compare(
     chosen = [by_key[find_key(key, found)] for key in keys]
     if base is not None and base not in chosen:
         chosen.insert(0, base)
-    rows = table(chosen, base)
-    text = render(rows, form)
+    rows = table(chosen, base, found.answers)
+    text = render(rows, form, chosen)
     if out is not None:
         write_file(out, text + "\n")
         note(f"Written to {out}.")

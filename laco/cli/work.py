@@ -39,28 +39,64 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="SPEC...",
-            help="perplexity:CORPUS, kl:CORPUS or footprint; settings follow with commas: "
-            "perplexity:c4,window=1024,windows=all",
+            help="perplexity:CORPUS, kl:CORPUS, zero-shot:TASK,TASK, footprint, latency or "
+            "degeneration; settings follow with commas: perplexity:c4,window=1024,windows=all",
         ),
     ],
-    limit: Annotated[int | None, typer.Option(help="Windows at most.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Windows, or questions, at most.")] = None,
     held: Held = AS_IT_IS,
     device: Device = None,
     as_json: Json = False,
     store: Store = CACHE,
 ) -> None:
     """Measure a model or a result."""
-    from laco.cli.arguments import read_evaluation, read_model
+    from laco.cli.arguments import read_evaluations, read_model
     from laco.evaluations import Request
 
     runs = opened(store)
-    evaluations = tuple(read_evaluation(text, limit) for text in specs)
+    evaluations = tuple(spec for text in specs for spec in read_evaluations(text, limit))
     request = Request(
         recipe=read_model(model, runs, held.dtype, held.trust), evaluations=evaluations
     )
     found = carry_out(request, runs, device)
     text = columns([*_metric_lines(found["metrics"]), ["key", found["key"]]])
     answer({"key": found["key"], "metrics": found["metrics"]}, text, as_json)
+
+
+@grouped
+def export(
+    model: Annotated[str, typer.Argument(metavar="KEY", help="A result, or a model.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where to; not there yet, or empty.")
+    ],
+    held: Held = AS_IT_IS,
+    device: Device = None,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Export a result as a folder that stock transformers loads, checked without laco.
+
+    With a check that fails, nothing is exported and the status is 1.
+    """
+    from laco.cli.arguments import read_export, read_model
+    from laco.errors import ExportError
+    from laco.evaluations import Request
+
+    runs = opened(store)
+    is_result = model.startswith("k1-")
+    recipe = read_model(model, runs, None if is_result else held.dtype, held.trust)
+    request = Request(recipe=recipe, export=read_export(folder, held.dtype))
+    try:
+        found = carry_out(request, runs, device)["export"]
+    except ExportError as error:
+        if as_json and error.checks:
+            answer({"path": None, "verified": False, "checks": error.checks}, "", as_json)
+        raise
+    lines = [[c["name"], "passed" if c["ok"] else "failed", c["detail"]] for c in found["checks"]]
+    lines += [
+        [n["name"], "ready" if n["ready"] else "not ready", n["detail"]] for n in found["notes"]
+    ]
+    answer(found, columns([*lines, ["folder", "", found["path"]]]), as_json)
 
 
 def demo(device: Device = None, as_json: Json = False, store: Store = CACHE) -> None:
@@ -87,7 +123,7 @@ def opened(store: Path) -> RunStore:
 
 def read_request(wanted: Wanted, runs: RunStore) -> Request:
     """What `laco run` and `laco submit` are told, as one request."""
-    from laco.cli.arguments import read_evaluation, read_model, read_recipe
+    from laco.cli.arguments import read_evaluations, read_model, read_recipe
     from laco.evaluations import Request
 
     start, changes = None, [*(wanted.changes or [])]
@@ -99,7 +135,7 @@ def read_request(wanted: Wanted, runs: RunStore) -> Request:
         if wanted.trust:
             changes.append("model.trust_remote_code=true")
     recipe = read_recipe(wanted.recipe, runs, start, changes)
-    specs = tuple(read_evaluation(text) for text in wanted.evaluations or ())
+    specs = tuple(spec for text in wanted.evaluations or () for spec in read_evaluations(text))
     return Request(recipe=recipe, evaluations=specs)
 
 

@@ -10,10 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laco.evaluate.degeneration import degeneration
 from laco.evaluate.divergence import divergence
 from laco.evaluate.footprint import footprint
+from laco.evaluate.latency import latency
 from laco.evaluate.perplexity import perplexity
-from laco.evaluations import Divergence, Evaluation, Footprint, Metric, Perplexity
+from laco.evaluate.zero_shot import zero_shot
+from laco.evaluations import (
+    Degeneration,
+    Divergence,
+    Evaluation,
+    Footprint,
+    Latency,
+    Metric,
+    Outcome,
+    Perplexity,
+    ZeroShot,
+)
 from laco.recipe import Spec
 
 if TYPE_CHECKING:
@@ -21,7 +34,9 @@ if TYPE_CHECKING:
     from laco.models import LoadedModel
 
 Original = Callable[[], "LoadedModel"]
-Evaluator = Callable[["LoadedModel", Any, "Context", Original, Path | None], tuple[Metric, ...]]
+Evaluator = Callable[
+    ["LoadedModel", Any, "Context", Original, Path | None], tuple[Metric, ...] | Outcome
+]
 
 EVALUATORS: dict[type[Spec], Evaluator] = {
     Perplexity: lambda lm, spec, context, _original, _folder: (perplexity(lm, spec, context),),
@@ -29,6 +44,9 @@ EVALUATORS: dict[type[Spec], Evaluator] = {
         divergence(lm, spec, context, original),
     ),
     Footprint: lambda lm, _spec, context, _original, folder: footprint(lm, context, folder),
+    ZeroShot: lambda lm, spec, context, _original, _folder: zero_shot(lm, spec, context),
+    Latency: lambda lm, spec, context, _original, _folder: latency(lm, spec, context),
+    Degeneration: lambda lm, spec, context, _original, _folder: degeneration(lm, spec, context),
 }
 
 
@@ -38,10 +56,22 @@ def evaluate(
     context: Context,
     original: Original | None = None,
     folder: Path | None = None,
-) -> tuple[Metric, ...]:
+) -> Outcome:
     """The metrics of one evaluation of `lm` as it stands, each with how it was measured.
+
+    With them what was answered to each question, where questions were asked.
 
     `original` loads the model that `lm` was made from (unset: `lm` is untouched, its own
     original); `folder` is where `lm` is saved, if it is. Raises `LacoError`.
     """
-    return EVALUATORS[type(spec)](lm, spec, context, original or (lambda: lm), folder)
+    found = EVALUATORS[type(spec)](lm, spec, context, original or (lambda: lm), folder)
+    return found if isinstance(found, Outcome) else Outcome(found)
+
+
+def pinned(spec: Evaluation) -> Evaluation:
+    """The spec with a digest of what it asks, where files or the harness may change that."""
+    if not isinstance(spec, ZeroShot):
+        return spec
+    from laco.evaluate import questions  # brings the harness, which takes seconds
+
+    return questions.pinned(spec)

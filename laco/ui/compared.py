@@ -1,19 +1,20 @@
-"""The parts of a comparison: which runs, which numbers, which files. Next: `pages/compare.py`.
+"""The parts of a comparison: which runs, which numbers, which files. Next: `questions.py`.
 
 The choice lives in the address (`?runs=…&runs=…&base=…`), so a comparison can be sent to someone.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import pandas as pd
 import streamlit as st
 
-from laco import report
-from laco.evaluations import Metric
+from laco import columns, report
 from laco.store import Run
+from laco.ui import maps, pictures, progress, tables
 from laco.ui.session import store
 
 FILES = {  # by format: its name on the button, and what the file's name ends in
@@ -21,67 +22,60 @@ FILES = {  # by format: its name on the button, and what the file's name ends in
     "json": ("JSON", "json"),
     "markdown": ("Markdown", "md"),
     "latex": ("LaTeX", "tex"),
-    "html": ("HTML", "html"),
+    "html": ("HTML report", "html"),
 }
+CONFIG = {"displaylogo": False}
 MOST_MAPS = 4
+MOST_NOTES = 6
+MOST_ROWS = 24  # before the table scrolls
+MOST_RUNS = 8  # that are shown unasked
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Runs that have both a quality and a size, as columns for the charts."""
+def choose_runs(runs: Mapping[str, Run], names: Mapping[str, str], key: str) -> list[str]:
+    """The keys to show, from the address or from the widget; the newest run's family unasked.
 
-    labels: list[str]
-    values: list[float]
-    errors: list[float | None]
-    costs: list[float]
-    front: list[int]
-    baseline: int | None
-
-    def frame(self) -> pd.DataFrame:
-        """The same as a table."""
-        return pd.DataFrame(
-            {
-                "run": self.labels,
-                "perplexity": self.values,
-                "standard error": self.errors,
-                "parameters": self.costs,
-                "on the front": [place in self.front for place in range(len(self.labels))],
-            }
-        )
-
-
-def choice(runs: Mapping[str, Run], names: Mapping[str, str]) -> tuple[list[str], str]:
-    """The keys to show and the baseline's, from the address or from the widgets."""
-    asked = [key for text in st.query_params.get_all("runs") if (key := _known(text, runs))]
+    An address that was not written here is followed, whatever the widget held before.
+    """
+    address = st.query_params.get_all("runs")
+    asked = list(dict.fromkeys(found for text in address if (found := _known(text, runs))))
+    held = st.session_state.get(key)
+    if asked and address != st.session_state.get(f"{key}.written"):
+        held = asked
+    if held is not None:
+        st.session_state[key] = [one for one in held if one in runs]  # some may have been removed
+    start: dict[str, Any] = {}
+    if held is None:
+        start["default"] = default_runs(list(runs.values()))
     keys = st.multiselect(
         "Runs",
         list(runs),
-        default=list(dict.fromkeys(asked)) or default_runs(list(runs.values())),
         format_func=lambda key: names[key],
-        key="compare.runs",
+        key=key,
         persist_state="session",
+        **start,
     )
+    written = [key[:11] for key in keys]
+    st.session_state[f"{key}.written"] = st.query_params["runs"] = written
+    return keys
+
+
+def choose_baseline(runs: Mapping[str, Run], names: Mapping[str, str], keys: Sequence[str]) -> str:
+    """The key of the baseline, from the address or from the widget; an untouched model unasked."""
     base = _known(st.query_params.get("base", ""), runs)
     if base is None or base not in keys:
-        base = next((key for key in keys if not runs[key].recipe.steps), keys[0] if keys else "")
-    if keys:
-        base = st.selectbox(
-            "Baseline",
-            keys,
-            index=keys.index(base),
-            format_func=lambda key: names[key],
-        )
-    st.query_params.from_dict(
-        {**st.query_params.to_dict(), "runs": [key[:11] for key in keys], "base": base[:11]}
+        base = next((key for key in keys if not runs[key].recipe.steps), keys[0])
+    base = st.selectbox(
+        "Baseline", keys, index=keys.index(base), format_func=lambda key: names[key]
     )
-    return keys, base
+    st.query_params["base"] = base[:11]
+    return base
 
 
 def default_runs(runs: Sequence[Run]) -> list[str]:
     """The newest run's family: every run of the same model, the original first, eight at most."""
     family = [run for run in runs if run.recipe.model == runs[0].recipe.model]
     family.sort(key=lambda run: (bool(run.recipe.steps), -run.created))
-    return [run.key for run in family[:8]]
+    return [run.key for run in family[:MOST_RUNS]]
 
 
 def _known(text: str, runs: Mapping[str, Run]) -> str | None:
@@ -89,52 +83,143 @@ def _known(text: str, runs: Mapping[str, Run]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def quality_metric(runs: Sequence[Run]) -> str | None:
-    """The perplexity that most of the runs have."""
-    names = [
-        metric.name
-        for run in runs
-        for metric in run.metrics
-        if metric.name.startswith("perplexity")
-    ]
-    return max(dict.fromkeys(names), key=names.count) if names else None
+def rows_of(picked: Sequence[Run], base: str) -> list[report.Row]:
+    """Every number beside the baseline's; answers to the same questions are judged together."""
+    measured = [(run.key, run.metrics) for run in picked]
+    stamp = hashlib.sha256(repr((str(store().folder), base, measured)).encode()).hexdigest()
+    return _rows(stamp, picked, base)
 
 
-def measured(
-    runs: Sequence[Run], names: Mapping[str, str], quality: str, baseline: str
-) -> Measured:
-    """The runs that have `quality` and a number of parameters, with their Pareto front."""
-    found = [
-        (run, value, size)
-        for run in runs
-        if (value := _metric(run, quality)) and (size := _metric(run, "parameters"))
-    ]
-    front = report.pareto([run for run, _, _ in found], quality, "parameters")
-    keys = [run.key for run, _, _ in found]
-    return Measured(
-        labels=[names[key] for key in keys],
-        values=[value.value for _, value, _ in found],
-        errors=[value.stderr for _, value, _ in found],
-        costs=[size.value for _, _, size in found],
-        front=[place for place, key in enumerate(keys) if key in front],
-        baseline=keys.index(baseline) if baseline in keys else None,
+@st.cache_data(max_entries=32, show_spinner="Comparing answers…")
+def _rows(stamp: str, _picked: Sequence[Run], base: str) -> list[report.Row]:
+    baseline = next(run for run in _picked if run.key == base)
+    return report.table(_picked, baseline, store().answers)
+
+
+def overview(rows: Sequence[report.Row], picked: Sequence[Run]) -> None:
+    """The table with its marks, what they mean, and what answers to the same questions showed."""
+    metrics = len({row.metric for row in rows})
+    st.dataframe(
+        tables.comparison(rows, picked),
+        width="stretch",
+        height=38 + 35 * min(metrics, MOST_ROWS),
+        column_config={"_index": st.column_config.Column(width=270)},
     )
+    st.caption(
+        "▲ better, ▼ worse than the baseline; ≈ and grey: within noise (of the same questions: "
+        "McNemar's p and a bootstrap interval; else twice the standard error). †: measured with "
+        "other settings, so not compared. ‡: shares text with the calibration."
+    )
+    _notes(report.notes(rows))
+    judged = tables.paired(rows)
+    if len(judged):
+        with st.expander("Question by question: gained, lost, and how certain a difference is"):
+            st.dataframe(judged, hide_index=True, width="stretch")
 
 
-def _metric(run: Run, name: str) -> Metric | None:
-    return next((metric for metric in run.metrics if metric.name == name), None)
+def _notes(notes: Sequence[str]) -> None:
+    """What may not be compared or trusted: in sight, or counted where it would fill the page."""
+    place = st.container()
+    if len(notes) > MOST_NOTES:
+        place = st.expander(f"{len(notes)} numbers may not be compared, or not be trusted")
+    for note in notes:
+        colour = "orange" if note.startswith("†") else "violet"
+        place.badge(note, color=colour)
 
 
-def downloads(rows: Sequence[report.Row]) -> None:
-    """A button for each format."""
+def downloads(rows: Sequence[report.Row], picked: Sequence[Run]) -> None:
+    """A button for each format; a file is written when it is asked for."""
     for place, (form, (title, suffix)) in zip(st.columns(len(FILES)), FILES.items(), strict=True):
         place.download_button(
             title,
-            report.render(rows, form),
+            partial(report.render, rows, form, picked),
             file_name=f"laco-comparison.{suffix}",
             on_click="ignore",
             width="stretch",
             key=f"download.{form}",
+        )
+
+
+@st.fragment
+def charts(rows: Sequence[report.Row]) -> None:
+    """A chosen metric of each run, and the same against a chosen cost."""
+    qualities, costs = columns.qualities(rows), columns.costs(rows)
+    if not qualities:
+        st.info("These runs have sizes only; measure their quality on the Evaluate page.")
+        return
+    bars, trade = st.columns(2, gap="large")
+    with bars:
+        quality = st.selectbox("Quality", qualities, key="quality", bind="query-params")
+        st.caption("With one standard error. Hatched or hollow: measured with other settings.")
+        show(pictures.run_bars(rows, quality), "quality.bars")
+    with trade:
+        if not costs:
+            st.info("None of these runs has a size yet; measure the footprint on Evaluate.")
+            return
+        cost = st.selectbox("against", costs, key="cost", bind="query-params")
+        st.caption("Joined: no other run is better in both.")
+        show(pictures.trade_off(rows, quality, cost), "trade")
+
+
+def tasks(rows: Sequence[report.Row]) -> None:
+    """Bars by zero-shot task, where there are any."""
+    if not columns.by_task(rows):
+        st.caption("None of these runs has answered a zero-shot task; ask some on Evaluate.")
+        return
+    st.caption("The metric that papers report, with one standard error.")
+    show(pictures.task_bars(rows), "tasks")
+
+
+def show(picture: pictures.Picture, key: str) -> None:
+    """A figure, its words for who does not see it, and its numbers."""
+    st.plotly_chart(picture.figure, alt=picture.words, key=f"{key}.chart", config=CONFIG)
+    progress.data_table("The numbers behind the chart", picture.numbers)
+
+
+@st.fragment
+def differences(picked: Mapping[str, Run], names: Mapping[str, str], base: str) -> None:
+    """Two recipes: the fields in which they are unlike, or both whole."""
+    left, right = st.columns(2)
+    others = [key for key in picked if key != base] or list(picked)
+    one = left.selectbox("This run", others, format_func=names.__getitem__)
+    other = right.selectbox(
+        "against", [base, *(key for key in picked if key != base)], format_func=names.__getitem__
+    )
+    if st.toggle("Differences only", value=True, key="diff", bind="query-params"):
+        found = report.diff(picked[other].recipe, picked[one].recipe)
+        if found:
+            table = tables.differences(found, names[other], f"{names[one]} ")
+            st.dataframe(table, hide_index=True, width="stretch")
+        else:
+            st.caption("The two recipes are the same.")
+    else:
+        left.json(picked[one].recipe.model_dump(mode="json"))
+        right.json(picked[other].recipe.model_dump(mode="json"))
+
+
+@st.fragment
+def similarity_maps(picked: Sequence[Run], names: Mapping[str, str]) -> None:
+    """The newest similarity map of each run that has one, on one scale; four at most."""
+    documents = similarity_documents(picked)
+    if not documents:
+        st.caption("None of these runs has a similarity map; compute one on the Similarity page.")
+        return
+    measure = st.segmented_control(
+        "Measure",
+        list(maps.MEASURES),
+        default="cosine",
+        required=True,
+        format_func=lambda name: maps.MEASURES[name].title,
+    )
+    matrices = [document["measures"][measure] for _, document in documents]
+    limits = maps.limits_of(matrices)
+    for place, (run, _), matrix in zip(
+        st.columns(len(documents)), documents, matrices, strict=True
+    ):
+        title = names[run.key]
+        place.plotly_chart(
+            maps.square_map(matrix, measure, "depth", limits, title=title),
+            alt=f"Similarity map of {title}",
         )
 
 

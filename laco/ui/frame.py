@@ -29,6 +29,7 @@ def navigation() -> StreamlitPage:
             st.Page("pages/collapse.py", title="Collapse", icon=":material/compress:"),
             st.Page("pages/sparsify.py", title="Sparsify", icon=":material/blur_on:"),
             st.Page("pages/compensate.py", title="Compensate", icon=":material/healing:"),
+            st.Page("pages/evaluate.py", title="Evaluate", icon=":material/speed:"),
             st.Page("pages/compare.py", title="Compare", icon=":material/balance:"),
             st.Page("pages/jobs.py", title="Jobs", icon=":material/list_alt:"),
         ]

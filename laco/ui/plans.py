@@ -68,7 +68,7 @@ def outcome(card: Mapping[str, Any], step: Merge | Drop) -> bool:
 def choose_result(label: str) -> bool:
     """Whether an earlier result is the chosen model; the visitor may choose one here."""
     mine = session()
-    runs = [run for run in store().runs() if run.recipe.steps and run.path]
+    runs = [run for run in store().runs(metrics=False) if run.recipe.steps and run.path]
     names = tables.heads(runs)
     keys = list(names)
     chosen = next((run.key for run in runs if run.recipe == mine.recipe), None)

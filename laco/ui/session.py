@@ -72,7 +72,10 @@ def recipe_at(address: str, dtype: str = "auto", trust_remote_code: bool = False
         raise ModelError("No model is named; write a hub id, a folder or a .gguf file.")
     key = store().resolve(address) if address.startswith("k1-") else None
     if key is not None:
-        return next(run.recipe for run in store().runs() if run.key == key)
+        run = store().run(key)
+        if run is None:
+            raise ModelError(f"The recipe of {key[:11]} was made by another laco; take another.")
+        return run.recipe
     path, _, revision = address.partition("@")
     if not revision or Path(address).exists():
         path, revision = address, "main"
@@ -117,8 +120,7 @@ def _pin(ref: str, folder: str) -> ModelRef:
 
 def find_run(recipe: Recipe) -> Run | None:
     """The run of this recipe, if it has been carried out. Raises `LacoError`."""
-    key = pinned(recipe).key
-    return next((run for run in store().runs() if run.key == key), None)
+    return store().run(pinned(recipe).key)
 
 
 def find_document(recipe: Recipe, analysis: Analysis) -> tuple[Analysis, dict] | None:

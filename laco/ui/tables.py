@@ -10,14 +10,14 @@ from typing import Any
 import pandas as pd
 from pandas.io.formats.style import Styler
 
+from laco.formats import pairs
 from laco.jobs import JobStatus
-from laco.report import Row, describe, format_cell, format_value
+from laco.report import Flip, Row, describe, format_cell, format_value, heads
 from laco.store import Run
 from laco.ui.progress import duration
 from laco.wording import Difference
 
 COLOURS = {"better": "#2f86c9", "worse": "#d9730d", "same": "#8c8c8c"}  # on light and on dark
-MARKS = {"better": " ▲", "worse": " ▼", "same": " ≈"}
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -156,36 +156,70 @@ def candidates_table(plan: Mapping[str, Any]) -> pd.DataFrame:
 def comparison(rows: Sequence[Row], runs: Sequence[Run]) -> Styler:
     """A row for each metric, a column for each run; deltas are signed and coloured by direction.
 
-    Blue is better, orange worse, grey within the error; the sign stands beside the colour. A
-    dagger marks a number that was measured with other settings than the baseline's.
+    Blue is better, orange worse, grey within noise; a mark stands beside the colour. A dagger marks
+    a number that was measured with other settings than the baseline's, a double one a leak.
     """
     names = heads(runs)
     metrics = list(dict.fromkeys(row.metric for row in rows))
-    text = pd.DataFrame("–", index=metrics, columns=list(names.values()))
-    style = pd.DataFrame("", index=metrics, columns=list(names.values()))
+    text = {name: dict.fromkeys(metrics, "–") for name in names.values()}
+    style = {name: dict.fromkeys(metrics, "") for name in names.values()}
     for row in rows:
-        column = names[row.key]
-        mark = MARKS.get(row.verdict, "")
-        before = text.loc[row.metric, column]
-        cell = format_cell(row) + mark
-        text.loc[row.metric, column] = cell if before == "–" else f"{before}; {cell}"
+        column = text[names[row.key]]
+        cell, before = format_cell(row), column[row.metric]
+        column[row.metric] = cell if before == "–" else f"{before}; {cell}"
         if row.verdict in COLOURS:
-            style.loc[row.metric, column] = f"color: {COLOURS[row.verdict]}; font-weight: 600"
-    return text.style.apply(lambda _: style, axis=None)
+            style[names[row.key]][row.metric] = f"color: {COLOURS[row.verdict]}; font-weight: 600"
+    return pd.DataFrame(text, index=metrics).style.apply(
+        lambda _: pd.DataFrame(style, index=metrics), axis=None
+    )
 
 
-def heads(runs: Sequence[Run]) -> dict[str, str]:
-    """A name by key for each run; equal labels are told apart by the key's beginning."""
-    labels = [describe(run.recipe) for run in runs]
-    return {
-        run.key: label if labels.count(label) == 1 else f"{label} · {run.key[3:9]}"
-        for run, label in zip(runs, labels, strict=True)
-    }
+def paired(rows: Sequence[Row]) -> pd.DataFrame:
+    """A row for each difference that was judged question by question."""
+    headings, lines = pairs(rows)
+    return pd.DataFrame(lines, columns=headings)
 
 
-def badges(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each number that may not be compared with the baseline's."""
-    return [f"{row.label}, {row.metric}: {row.badge}" for row in rows if row.badge]
+def flips(found: Sequence[Flip]) -> pd.DataFrame:
+    """A row for each question whose answer changed: what is right, picked before, picked now."""
+    return pd.DataFrame(
+        [
+            {
+                "change": flip.change,
+                "question": flip.question,
+                "right": _choice(flip, flip.target),
+                "before": _choice(flip, flip.before),
+                "now": _choice(flip, flip.after),
+            }
+            for flip in found
+        ]
+    )
+
+
+def choices(flip: Flip) -> pd.DataFrame:
+    """A row for each choice of a question, with what both runs think of it; else both answers."""
+    if not flip.choices:
+        return pd.DataFrame(
+            {"": ["right", "before", "now"], "answer": [flip.target, flip.before, flip.after]}
+        )
+    unknown = [None] * len(flip.choices)
+    places = range(len(flip.choices))
+    return pd.DataFrame(
+        {
+            "choice": flip.choices,
+            "right": ["✓" if place == flip.target else "" for place in places],
+            "picked before": ["●" if place == flip.before else "" for place in places],
+            "log-likelihood before": flip.before_scores or unknown,
+            "picked now": ["●" if place == flip.after else "" for place in places],
+            "log-likelihood now": flip.after_scores or unknown,
+        }
+    )
+
+
+def _choice(flip: Flip, place: int | str) -> str:
+    if isinstance(place, int) and place < len(flip.choices):
+        return flip.choices[place]
+    return str(place)
 
 
 def differences(found: Sequence[Difference], left: str, right: str) -> pd.DataFrame:

@@ -145,7 +145,7 @@ def _learned(rows: Sequence[Mapping[str, Any]]) -> None:
 def known_sensitivity(recipe: Recipe) -> None:
     """The curves that the newest allocation by sensitivity of this very model was decided by."""
     model = pinned(recipe)
-    for run in finished(store().runs(), "prune"):
+    for run in finished(store().runs(metrics=False), "prune"):
         artifact = store().artifact(run.key) if run.recipe.steps[:-1] == model.steps else None
         if artifact is None or run.recipe.model != model.model:
             continue

@@ -6,12 +6,13 @@ Pure, as `maps.py`. Next: `tables.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
+from laco.evaluations import Request
 from laco.recipe import Recipe, Spec, identity
 from laco.ui.maps import MEASURES
 from laco.ui.spans import listed
@@ -80,8 +81,24 @@ def what_if_summary(document: Mapping[str, Any], measure: str) -> str:
 
 def recipe_text(recipe: Recipe) -> str:
     """The recipe as JSON that reads back as the same; what goes without saying is left out."""
+    return json.dumps(_short_recipe(recipe), indent=2)
+
+
+def requests_text(requests: Sequence[Request]) -> str:
+    """Requests to measure, as JSON that reads back as the same; defaults are left out."""
+    documents = [
+        {
+            "recipe": _short_recipe(request.recipe),
+            "evaluations": [_short(spec) for spec in request.evaluations],
+        }
+        for request in requests
+    ]
+    return json.dumps(documents, indent=2)
+
+
+def _short_recipe(recipe: Recipe) -> dict[str, Any]:
     model = recipe.model.model_dump(mode="json", exclude_defaults=True)
-    return json.dumps({"model": model, "steps": [_short(step) for step in recipe.steps]}, indent=2)
+    return {"model": model, "steps": [_short(step) for step in recipe.steps]}
 
 
 def _short(spec: Spec) -> dict[str, Any]:

@@ -7,25 +7,50 @@ documents are smooth functions of the depths.
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from laco import reference
+from laco import reference, upkeep
 from laco.evaluations import (
+    Degeneration,
     Footprint,
     Metric,
     ParameterSimilarity,
     Perplexity,
     Similarity,
     WhatIf,
+    ZeroShot,
 )
-from laco.recipe import Collapse, Compensate, Drop, Finetune, ModelRef, Prune, Recipe
+from laco.recipe import (
+    Collapse,
+    Compensate,
+    Drop,
+    Finetune,
+    ModelRef,
+    Prune,
+    Recipe,
+    Wanda,
+    chained_key,
+)
 from laco.store import RunStore
 
 LAYERS, HIDDEN, INNER, HEADS, VOCAB = 30, 16, 32, 2, 64
 LINEARS = ("self_attn.q_proj", "mlp.down_proj")
+QUESTIONS = 200
+TASKS = {
+    "hellaswag": "hellaswag",
+    "arc_easy": "arc_easy@validation",
+}  # with the split, if not stock
+SKILL = {  # of those who answered: share of questions right
+    "original": 0.55,
+    "pruned": 0.37,
+    "compensated": 0.53,
+    "searched": 0.45,
+}
 
 
 def model_folder(folder: Path, layers: int = LAYERS) -> Path:
@@ -258,6 +283,57 @@ def metrics(perplexity: float, layers: int, stderr: float, windows: int = 32) ->
     )
 
 
+def answers(task: str, name: str, questions: int = QUESTIONS) -> list[dict]:
+    """What a run would answer: who is better knows what others know, but for some luck."""
+    hard = np.random.default_rng(len(task)).random(questions)
+    draw = np.random.default_rng([len(task), *name.encode()])
+    luck = 0.06 * draw.standard_normal(questions)
+    found = []
+    for place in range(questions):
+        target = place % 4
+        right = bool(hard[place] + luck[place] < SKILL[name])
+        picked = target if right else (target + 1 + int(draw.integers(3))) % 4
+        scores = [-20.0 - float(draw.random()) for _ in range(4)]
+        scores[picked] += 4
+        found.append(
+            {
+                "id": f"{task}-{place}",
+                "question": f"Question {place} of {task}: which of the four <b>harbours</b> is it?",
+                "choices": [f"the harbour {letter}{place}" for letter in "abcd"],
+                "target": target,
+                "picked": picked,
+                "picked_norm": picked,
+                "log_likelihoods": scores,
+                "acc": int(right),
+                "acc_norm": int(right),
+            }
+        )
+    return found
+
+
+def task_metrics(task: str, found: list[dict], leaked: int = 0) -> tuple[Metric, ...]:
+    """What a task leaves: two metrics, the second of which papers report."""
+    stock = "validation" if TASKS.get(task, task) == task else "test"
+    details: dict[str, Any] = {
+        "task": task,
+        "split": "validation",
+        "stock_split": stock,
+        "version": "1.0",
+    }
+    details |= {"shots": 0, "limit": 200, "questions": len(found), "seed": 0, "data": "bundled"}
+    details |= {"digest": "d4", "harness": "lm-eval 0.4.13", "shared_context": True}
+    title = TASKS.get(task, task)
+    if leaked:
+        sources = ["bundled:wikipedia@calibration"]
+        details["leak"] = {"items": leaked, "of": len(found), "sources": sources}
+    share = sum(answer["acc"] for answer in found) / len(found)
+    error = (share * (1 - share) / len(found)) ** 0.5
+    return tuple(
+        Metric(f"{name}[{title}]", share, "share", "higher", error, {**details, "main": main})
+        for name, main in (("acc", False), ("acc_norm", True))
+    )
+
+
 def fill(folder: Path, model: Path) -> dict[str, str]:
     """A store with an original, a searched collapse, a drop, a pruned run and two that follow it.
 
@@ -302,11 +378,57 @@ def fill(folder: Path, model: Path) -> dict[str, str]:
         found = metrics(value, left, stderr, windows)
         store.add_metrics(recipe.key, Perplexity(), found[:1])
         store.add_metrics(recipe.key, Footprint(), found[1:])
+        for task in TASKS if name in SKILL else ():
+            given = answers(task, name)
+            leaked = 12 if (name, task) == ("compensated", "hellaswag") else 0
+            told = task_metrics(task, given, leaked)
+            store.add_metrics(recipe.key, ZeroShot(task=task, pinned="d4"), told, given)
     store.add_analysis(original.key, Similarity(), similarity())
     store.add_analysis(original.key, ParameterSimilarity(), parameter_similarity())
     store.add_analysis(original.key, WhatIf(), what_if())
     store.add_analysis(searched.key, Similarity(), similarity(LAYERS - 3))
     return {name: recipe.key for name, recipe in recipes.items()}
+
+
+def crowd(folder: Path, model: Path, runs: int = 500, answered: int = 8) -> None:
+    """A store with so many runs of one model and 15 numbers of each, and more of the same kind.
+
+    The original and the newest `answered` runs have answers to every task too. The others stand in
+    the index alone, which is all that a list of runs is read from.
+    """
+    tasks = ("hellaswag", "piqa", "boolq", "arc_easy", "winogrande")
+    store = RunStore(folder)
+    original = Recipe(model=reference.pin(ModelRef(path=str(model)), store.folder))
+    store.add_model(original.key, original)
+    given = {task: answers(task, "original") for task in tasks}
+    with store.index.transaction() as index:
+        for place in range(runs - 1):
+            recipe = original.then(Prune(method=Wanda(sparsity=(place + 1) / (runs + 1))))
+            found = metrics(20 + place / 10, LAYERS, 0.5)
+            groups = [(Perplexity(), found[:1]), (Footprint(), found[1:])]
+            groups += [
+                (ZeroShot(task=task, pinned="d4"), task_metrics(task, given[task]))
+                for task in tasks
+            ]
+            upkeep.index_run(index, recipe.key, recipe.model_dump_json(), time.time())
+            for spec, numbers in groups:
+                documents = [metric.document() for metric in numbers]
+                upkeep.index_metrics(index, recipe.key, chained_key(recipe.key, spec), documents)
+    for run in [run for run in store.runs(metrics=False) if run.recipe.steps][:answered]:
+        store.add_metrics(run.key, Degeneration(), [Metric("degenerate", 0.0, "share", "lower")])
+        for task in tasks:
+            spec = ZeroShot(task=task, pinned="d4")
+            store.add_metrics(run.key, spec, task_metrics(task, given[task]), given[task])
+    for spec, numbers in (
+        (Perplexity(), metrics(19.5, LAYERS, 0.5)[:1]),
+        (Footprint(), metrics(19.5, LAYERS, 0.5)[1:]),
+    ):
+        store.add_metrics(original.key, spec, numbers)
+    for task in tasks:
+        spec = ZeroShot(task=task, pinned="d4")
+        store.add_metrics(original.key, spec, task_metrics(task, given[task]), given[task])
+    store.add_analysis(original.key, Similarity(), similarity())
+    store.close()
 
 
 def _step(kind: str, report: dict) -> dict:

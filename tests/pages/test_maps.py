@@ -103,34 +103,6 @@ def test_candidates_are_told_apart_by_shape_as_well_as_colour():
     assert len({trace.marker.symbol for trace in (accepted, others, early)}) == 3
 
 
-def test_equal_labels_keep_their_own_bars():
-    figure = charts.value_bars(["a", "a"], [1.0, 2.0], [0.1, None], "perplexity", baseline=0)
-    assert len(set(traces(figure)[0].y)) == 2
-    assert list(traces(figure)[0].error_x.array) == [0.1, 0]
-    assert traces(figure)[0].marker.color[0] != traces(figure)[0].marker.color[1]
-
-
-def test_one_huge_value_makes_the_axis_logarithmic_and_it_says_so():
-    def axis(values):
-        bars = charts.value_bars(["a", "b"], values, [None, None], "perplexity")
-        return bars.layout.xaxis
-
-    assert axis([20.0, 90.0]).type is None
-    far = axis([20.0, 15_000.0])
-    assert far.type == "log"
-    assert far.title.text == "perplexity (logarithmic)"
-    assert far.range[0] < 1.4 < 4.1 < far.range[1]  # log10 of both ends
-
-
-def test_trade_off_joins_the_front_in_order_of_cost():
-    figure = charts.trade_off(
-        ["a", "b", "c"], [3.0, 1.0, 2.0], [1.0, 9.0, 10.0], [None] * 3, [0, 1], ("size", "loss")
-    )
-    front, points = traces(figure)
-    assert list(front.x) == [1.0, 3.0]
-    assert points.marker.symbol == ("diamond", "diamond", "circle")
-
-
 def test_summary_names_the_least_influential_layers_and_the_doubt(document):
     least = np.argsort(document["influence"], kind="stable")[:5]
     text = words.map_summary(document, "cosine")

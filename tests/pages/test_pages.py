@@ -14,8 +14,8 @@ from laco.ui.session import MEASURED
 from tests.pages import prepared
 
 PAGES = (
-    *("home", "model", "similarity", "collapse", "sparsify", "compensate", "compare"),
-    "jobs",
+    *("home", "model", "similarity", "collapse", "sparsify", "compensate"),
+    *("evaluate", "compare", "jobs"),
 )
 NONSENSE = (
     {
@@ -31,6 +31,14 @@ NONSENSE = (
         "preset": "nothing",
         "measure": "nothing",
         "diff": "nothing",
+        "quality": "nothing",
+        "cost": "nothing",
+        "run": "nothing",
+        "task": "nothing",
+        "change": "nothing",
+        "find": "nothing",
+        "what": "nothing",
+        "tasks": "<no such task>",
     },
     {"model": "no such/model at all", "range": ["6", "999"], "span": "6:999"},
 )
@@ -81,6 +89,7 @@ def test_ranges_past_the_end_of_a_good_model_do_no_harm(page, open_page, keys, m
         ("sparsify", "Start under Set up"),
         ("compensate", "Choose the smaller model"),
         ("compare", "Run the demo"),
+        ("evaluate", "Run the demo"),
         ("jobs", "Run the demo"),
     ],
 )
