@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lm_eval.models.huggingface import HFLM
 from shared.recovery import STORE
 
 from laco import models
@@ -32,7 +31,7 @@ SIZES = (1, 4, 8, 16, 32)
 FEW = 16  # questions that decide the batch size
 
 
-class Stock(HFLM):
+class Plain(harness.Stock):
     """The harness's own model, in the place of ours."""
 
     shared = False
@@ -46,7 +45,7 @@ def ask(lm: models.LoadedModel, task: str, limit: int, size: int | None) -> tupl
     """The outcome and seconds; with `size`, of HFLM at that batch size."""
     ours = harness.Asking
     if size is not None:
-        harness.Asking = type("Sized", (Stock,), {"size": size})  # type: ignore[misc]
+        harness.Asking = type("Sized", (Plain,), {"size": size})  # type: ignore[misc]
     try:
         started = time.perf_counter()
         found = zero_shot(lm, ZeroShot(task=task, limit=limit), Context())

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import tiny
-from lm_eval.models.huggingface import HFLM
 
 from laco import engine
 from laco.context import Context
@@ -80,7 +79,7 @@ RELEASED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {  # files, and the
 }
 
 
-class Stock(HFLM):
+class Plain(harness.Stock):
     """The harness's own model, one request at a time, in the place of ours."""
 
     shared = False
@@ -122,7 +121,7 @@ def test_every_answer_is_that_of_the_harness(task: str, monkeypatch: pytest.Monk
     lm = tiny.loaded("llama")
     spec = ZeroShot(task=task, limit=1 if task in MMLU else 5)
     ours = zero_shot(lm, spec, Context())
-    monkeypatch.setattr(harness, "Asking", Stock)
+    monkeypatch.setattr(harness, "Asking", Plain)
     theirs = zero_shot(lm, spec, Context())
     assert ours.metrics[0].details["shared_context"]
     assert [(m.name, m.value, m.stderr) for m in ours.metrics] == [
@@ -141,7 +140,7 @@ def test_last_words_are_asked_for_greedily(tmp_path: Path, monkeypatch: pytest.M
     data = put(tmp_path, RELEASED["lambada_openai"][0])
     spec = ZeroShot(task="lambada_openai", data=data)
     ours = zero_shot(lm, spec, Context())
-    monkeypatch.setattr(harness, "Asking", Stock)
+    monkeypatch.setattr(harness, "Asking", Plain)
     theirs = zero_shot(lm, spec, Context())
     assert {m.name for m in ours.metrics} == {"acc[lambada_openai]", "perplexity[lambada_openai]"}
     assert [m.value for m in ours.metrics] == pytest.approx(
@@ -177,7 +176,7 @@ def test_examples_stand_before_the_question_and_the_seed_chooses_them(
 ):
     seen: list[str] = []
 
-    class Seeing(Stock):
+    class Seeing(Plain):
         def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
             seen.extend(request.args[0] for request in requests)
             return super().loglikelihood(requests, disable_tqdm)

@@ -88,10 +88,7 @@ class Race:
         return Result(self._measured(lm), seconds, peak.peak), apart
 
     def _measured(self, lm: models.LoadedModel) -> tuple[float, ...]:
-        return tuple(
-            evaluate(lm, measure, Context()).metrics[0].value
-            for measure in self.measures
-        )
+        return tuple(evaluate(lm, measure, Context()).metrics[0].value for measure in self.measures)
 
 
 def share(found: Result, changed: Result, original: Result, log: bool = False) -> float:
