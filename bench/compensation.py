@@ -2,10 +2,10 @@
 
 SmolLM2, 64 windows of 256 tokens for both. The share of the perplexity gap (pruned to original)
 that is closed, averaged over held-out text of the same kind and WikiText-2. laco+ is the preset
-`laco-plus`: compensation, then a short distillation in low rank, merged under the mask. LoRA is
+`laco-plus`: compensation, then a short tuning in low rank, merged under the mask. LoRA is
 r 8 on the same windows, the better of two learning rates and the best of its epochs, merged under
 the mask as well, so that both files have the same zeros. Above the last line: LoRA with its
-adapters kept apart, compensation without the distillation, seconds and peak memory; with
+adapters kept apart, compensation without the tuning, seconds and peak memory; with
 `--paper` also the paper's mode on the same windows.
 
     python bench/compensation.py --text file:c4.txt --wikitext wiki.test.raw

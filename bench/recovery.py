@@ -5,7 +5,7 @@ SmolLM2; perplexity on held-out text of the kind learned from and on WikiText-2.
 - prune: {magnitude, Wanda, SparseGPT} × {50, 60, 70 %, 2:4} × {nothing, paper mode, laco+, LoRA}
 - collapse: best-first to 24 and 21 layers × {nothing, laco+, LoRA}
 - windows: laco+ and LoRA on 8, 32, 128 and 512 windows after Wanda at 50 %
-- parts: laco+ without its least squares, its gradient, its distillation; with other targets
+- parts: laco+ without its least squares, its gradient, its tuning; with other targets
 
     python bench/recovery.py --text file:c4.txt --wikitext wiki.test.raw [--only prune]
 
@@ -55,13 +55,13 @@ def learned(text: str, windows: int = WINDOWS) -> Calibration:
 
 def ways(text: Calibration, paper: bool) -> dict[str, tuple[Step, ...]]:
     """Each way to bring a model back, by name; of LoRA one for each learning rate."""
-    compensate, distil = plus(text)
+    compensate, tune = plus(text)
     found: dict[str, tuple[Step, ...]] = {"nothing": ()}
     if paper:
         step = Compensate.model_validate({"mode": "paper", "calibration": text})
         found["paper mode"] = (step,)
-    found["laco+, no distillation"] = (compensate,)
-    found["laco+"] = (compensate, distil)
+    found["laco+, no tuning"] = (compensate,)
+    found["laco+"] = (compensate, tune)
     for rate in RATES:
         step = Finetune(learning_rate=rate, epochs=EPOCHS, calibration=text)
         found[f"LoRA {rate:g}"] = (step,)
@@ -89,19 +89,23 @@ def cells(experiment: str, text: str) -> dict[str, Cell]:
                 if steps:
                     found[f"{windows} windows | {way}"] = (half, steps)
     else:
-        compensate, distil = plus(base)
+        compensate, tune = plus(base)
         variants: dict[str, tuple[Step, ...]] = {
-            "everything": (compensate, distil),
-            "no distillation": (compensate,),
+            "everything": (compensate, tune),
+            "no tuning": (compensate,),
             "least squares alone": (compensate.model_copy(update={"epochs": 0}),),
-            "distillation alone": (distil,),
-            "least squares, distillation": (
+            "tuning alone": (tune,),
+            "least squares, tuning": (
                 compensate.model_copy(update={"epochs": 0}),
-                distil,
+                tune,
             ),
-            "four epochs, no distillation": (compensate.model_copy(update={"epochs": 4}),),
-            "alpha 0.5, no distillation": (compensate.model_copy(update={"alpha": 0.5}),),
-            "alpha 0, no distillation": (compensate.model_copy(update={"alpha": 0.0}),),
+            "KL in place of cross-entropy": (
+                compensate,
+                tune.model_copy(update={"loss": "kl"}),
+            ),
+            "four epochs, no tuning": (compensate.model_copy(update={"epochs": 4}),),
+            "alpha 0.5, no tuning": (compensate.model_copy(update={"alpha": 0.5}),),
+            "alpha 0, no tuning": (compensate.model_copy(update={"alpha": 0.0}),),
         }
         found |= {f"Wanda 50 % | {way}": (half, steps) for way, steps in variants.items()}
     return found

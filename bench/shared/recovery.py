@@ -128,9 +128,9 @@ def parser(about: str | None, quick: str) -> argparse.ArgumentParser:
 def sides(race: Race, changed: str, quick: bool, log: bool = False) -> dict[str, Result]:
     """The original, the model that is called `changed`, and each way to bring it back, by name."""
     found = {"original": race.original(), changed: race.after()}
-    compensate, *distil = plus(race.text)
+    compensate, *tune = plus(race.text)
     found["laco+, compensation alone"] = race.after(compensate)
-    found["laco+"] = race.after(compensate, *distil)
+    found["laco+"] = race.after(compensate, *tune)
     rates, epochs = (RATES[:1], 1) if quick else (RATES, EPOCHS)
     lora, apart = best_lora(race, rates, epochs, found[changed], found["original"], log)
     return found | {"LoRA, merged": lora, "LoRA, adapters apart": apart}
