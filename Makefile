@@ -46,6 +46,7 @@ bench: setup
 
 docs: setup
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/make_families.py
 
 # The browser tests need Chromium; they are skipped, and it is said, where it cannot be had.
 chromium:

@@ -2,8 +2,10 @@
 
 SmolLM2, 200 questions of HellaSwag and 200 of ARC-Easy, from prompts to metrics on both sides. HFLM
 runs at its best batch size, which the first 16 questions of each task decide. Above the last line:
-seconds by task and side, the greatest difference between log-likelihoods, and questions that were
-answered otherwise, against HFLM at batch size 1 on the first 16 questions.
+seconds by task and side; the greatest difference between log-likelihoods of a choice and HFLM's at
+batch size 1, on the first 16 questions, beside that of HFLM at its best batch size from itself at 1
+(float32 rounds otherwise in other shapes); how many of all questions were answered otherwise; and,
+on three questions, how far both are from each other in float64, and each in float32 from that.
 
     python bench/zero_shot.py
 
@@ -55,13 +57,25 @@ def ask(lm: models.LoadedModel, task: str, limit: int, size: int | None) -> tupl
 
 
 def difference(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> float:
-    """The greatest difference between two log-likelihoods of the same choice."""
+    """The greatest difference between two log-likelihoods of the same choice, in nats."""
     pairs = zip(one, other, strict=True)
     return max(
         abs(a - b)
         for mine, theirs in pairs
         for a, b in zip(mine["log_likelihoods"], theirs["log_likelihoods"], strict=True)
     )
+
+
+def exactly(lm: models.LoadedModel, task: str) -> None:
+    """Print how far both sides are from each other in float64, and from that in float32."""
+    sides = {"laco": None, "HFLM": 1}
+    single = {name: ask(lm, task, 3, size)[0].answers for name, size in sides.items()}
+    lm.model.double()
+    double = {name: ask(lm, task, 3, size)[0].answers for name, size in sides.items()}
+    lm.model.float()
+    told = ", ".join(f"{name} {difference(single[name], double[name]):.1e}" for name in sides)
+    apart = difference(double["laco"], double["HFLM"])
+    print(f"  in float64 the two differ by {apart:.1e} nats; float32 differs from it by: {told}")
 
 
 def main() -> None:
@@ -82,14 +96,15 @@ def main() -> None:
         flips = sum(
             a["picked"] != b["picked"] for a, b in zip(mine.answers, stock.answers, strict=True)
         )
+        few = stock.answers[:FEW]
         print(
             f"{task}: {limit} questions; HFLM {stock_seconds:.1f} s at batch size {best}, laco "
-            f"{seconds:.1f} s: {stock_seconds / seconds:.2f} times; log-likelihoods differ by "
-            f"{difference(mine.answers[:FEW], single):.1e} from batch size 1, by "
-            f"{difference(mine.answers, stock.answers):.1e} from batch size {best}; "
-            f"{flips} answers differ",
+            f"{seconds:.1f} s: {stock_seconds / seconds:.2f} times; log-likelihoods differ from "
+            f"HFLM's at batch size 1 by {difference(mine.answers[:FEW], single):.1e} nats, and "
+            f"HFLM's at {best} by {difference(few, single):.1e}; {flips} answers differ",
             flush=True,
         )
+        exactly(lm, task)
         for a, b in zip(mine.metrics, stock.metrics, strict=True):
             print(f"  {a.name} laco {a.value:.4f}, HFLM {b.value:.4f}")
     print(f"zero_shot {theirs / ours:.2f}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from laco.evaluations import (
         Degeneration,
         Divergence,
+        Export,
         Footprint,
         Latency,
         Metric,
@@ -48,6 +49,7 @@ __all__ = [
     "Degeneration",
     "Divergence",
     "Drop",
+    "Export",
     "Finetune",
     "Footprint",
     "Latency",
@@ -73,6 +75,7 @@ __all__ = [
 _EVALUATIONS = (
     "Degeneration",
     "Divergence",
+    "Export",
     "Footprint",
     "Latency",
     "Metric",

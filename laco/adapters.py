@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from laco.capabilities import SHARED
 from laco.errors import ArchitectureError, NumericalError
-from laco.layers import linears, weight_of
+from laco.layers import projections, weight_of
 
 if TYPE_CHECKING:
     from laco.models import LoadedModel
@@ -53,9 +54,12 @@ class Adapters:
 
 
 def insert_adapters(lm: LoadedModel, step: Finetune) -> Adapters:
-    """Adapters at every linear of the layers: A random, B zero, so that nothing changes yet.
+    """Adapters at every linear of the layers but routers: A random, B zero; so nothing changes yet.
 
-    `ArchitectureError`, the model being as it was, when peft cannot adapt one of these linears.
+    Experts that are stored as one tensor are no linears, and get none.
+
+    `ArchitectureError`, the model being as it was, when peft cannot adapt one of these linears,
+    or when layers share one.
     """
     from peft import LoraConfig, inject_adapter_in_model  # most of a second, for this step alone
     from peft.tuners.lora import LoraLayer
@@ -63,8 +67,13 @@ def insert_adapters(lm: LoadedModel, step: Finetune) -> Adapters:
     own = {
         f"{index}.{name}": linear
         for index, layer in enumerate(lm.layers)
-        for name, linear in linears(layer)
+        for name, linear in projections(layer)
     }
+    if len({id(linear.get_parameter("weight")) for linear in own.values()}) != len(own):
+        raise ArchitectureError(
+            f"LoRA cannot go beside the linears of a {lm.layers.family} model: {SHARED}; choose "
+            "another model."
+        )
     layers = lm.layers.module_list  # given the model, peft would go for fused experts in some
     config = LoraConfig(
         r=step.rank,

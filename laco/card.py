@@ -1,7 +1,8 @@
 """What there is to know of a model before it is loaded: its size by parts, and what it can take.
 
 Read from config and headers alone; no torch, no weights. What an edit would leave is computed
-from the card (`consequences`). Next: `checkpoint.py`, which reads the headers.
+from the card (`consequences`). Next: `capabilities.py`, what it can take, and `checkpoint.py`,
+which reads the headers.
 """
 
 from __future__ import annotations
@@ -15,25 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from laco import checkpoint, gguf_header, hub, reference
+from laco.capabilities import CAPABILITIES, Found, capabilities
 from laco.checkpoint import BYTES, Header
 from laco.errors import ModelError, RecipeError
 from laco.recipe import ModelRef
 
-# The families whose layout is written down; a test holds this against LAYOUTS, which needs torch.
-FAMILIES = frozenset(
-    {
-        *("bloom", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "granite", "llama"),
-        *("mistral", "olmo2", "opt", "phi3", "qwen2", "qwen3", "smollm3", "stablelm"),
-    }
-)
-CAPABILITIES = (
-    *("similarity", "collapse", "merge", "sparsity", "compensation", "width"),
-    *("evaluation", "export"),
-)
-FIXED_WIDTH = frozenset({"bloom"})  # their class computes the MLP's width; held against LAYOUTS too
-NEED_TOKENS = (  # they show text to the model
-    *("similarity", "collapse", "sparsity", "compensation", "width", "evaluation"),
-)
 PARTS: tuple[str, ...] = ("embedding", "attention", "mlp", "norms", "head", "other")
 
 # `expected` is made of these. Measured on two cores of a cloud machine; good to a factor of two.
@@ -59,7 +46,7 @@ class _Tensors:
 
     parts: dict[str, int]
     layers: list[int]
-    kinds: int  # layers of different make: other tensors, or other shapes
+    makes: list[int]  # for each layer, which make it is of: other tensors, or other shapes
     tied: bool
 
 
@@ -83,6 +70,8 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
     heads = _first(text, "num_attention_heads", "n_head", "num_heads") or 1
     hidden = _first(text, "hidden_size", "n_embd") or 0
     intermediate = _first(text, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    if isinstance(intermediate, list):  # one for each layer
+        intermediate = max(intermediate)
     intermediate = intermediate or 4 * hidden
     vocabulary = _first(text, "vocab_size") or 0
     card: dict[str, Any] = {
@@ -104,7 +93,11 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
         "parts": tensors.parts,
         "source": {"kind": kind, "path": ref.path, "revision": ref.revision},
     }
-    card["capabilities"] = _capabilities(config, ref, tensors, tokenizer)
+    card["capabilities"] = capabilities(
+        config, Found(tensors.makes, tokenizer), trusted=ref.trust_remote_code
+    )
+    if reason := checkpoint.uneven(config, headers):
+        card["capabilities"] = {name: {"ok": False, "reason": reason} for name in CAPABILITIES}
     widest = max(intermediate, hidden, vocabulary // 8)  # logits are made in chunks
     work = 2 * sum(tensors.layers) * SIMILARITY_TOKENS
     card["expected"] = {
@@ -204,8 +197,9 @@ def _sort(headers: dict[str, Header], depth: int, text: Mapping[str, Any]) -> _T
             index, _, rest = name.removeprefix(stack).partition(".")
             layers[int(index)] += tensor.size
             makes[int(index)].add((rest, tensor.shape))
-    kinds = len({frozenset(make) for make in makes.values()})
-    return _Tensors(parts, layers if stack is not None else [], kinds, tied)
+    kinds: dict[frozenset[tuple[str, tuple[int, ...]]], int] = {}
+    order = [kinds.setdefault(frozenset(makes[index]), len(kinds)) for index in range(depth)]
+    return _Tensors(parts, layers if stack is not None else [], order, tied)
 
 
 def _stack_prefix(headers: Mapping[str, Header], depth: int) -> str | None:
@@ -242,39 +236,3 @@ def _kv_heads(text: Mapping[str, Any], heads: int) -> int:
     if text.get("multi_query") and not text.get("new_decoder_architecture"):
         return 1
     return _first(text, "num_key_value_heads", "num_kv_heads") or heads
-
-
-def _capabilities(
-    config: Mapping[str, Any], ref: ModelRef, tensors: _Tensors, tokenizer: bool
-) -> dict[str, dict[str, Any]]:
-    """For each thing that laco does: {"ok": bool, "reason": why not, or what to know}."""
-    family = config["model_type"]
-    remote = bool(config.get("auto_map")) and family not in FAMILIES
-    if reason := checkpoint.not_causal(dict(config)):
-        return {name: {"ok": False, "reason": reason} for name in CAPABILITIES}
-    if remote and not ref.trust_remote_code:
-        reason = "it brings its own Python code, which runs only if you set trust_remote_code"
-        return {name: {"ok": False, "reason": reason} for name in CAPABILITIES}
-    known = f"{family} is a known family"
-    if family not in FAMILIES:
-        known = f"{family} is no known family; its layers are found by probing when it is loaded"
-    card = {name: {"ok": True, "reason": known} for name in CAPABILITIES}
-    if family not in FAMILIES:
-        reason = f"{family} is no known family, so it is not known which weights are a channel"
-        card["width"] = {"ok": False, "reason": reason}
-    elif family in FIXED_WIDTH:
-        reason = f"the class of {family} computes the MLP's width, so no config can say another"
-        card["width"] = {"ok": False, "reason": reason}
-    depth = len(tensors.layers)
-    if depth == 1:
-        card["collapse"] = card["merge"] = {"ok": False, "reason": "it has one layer only"}
-    elif tensors.kinds > 1:
-        reason = f"its layers are of {tensors.kinds} makes, and only layers of the same make merge"
-        card["merge"] = {"ok": tensors.kinds < depth, "reason": reason}
-    card["export"]["reason"] = "to a folder that stock transformers loads"
-    if remote:
-        card["export"]["reason"] = "to a folder that needs the model's own Python code to load"
-    if not tokenizer:
-        reason = "there is no tokenizer in its folder; copy one there"
-        card |= {name: {"ok": False, "reason": reason} for name in NEED_TOKENS}
-    return card

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ ENCODERS = frozenset(
         *("electra", "ernie", "esm", "longformer", "modernbert", "mpnet", "roberta", "xlm-roberta"),
     }
 )
+_INDEX = re.compile(r"(?:^|\.)(\d+)\.")  # of a layer, in a tensor's name
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,38 @@ def not_causal(config: dict[str, Any]) -> str | None:
             f"the weights are quantised ({method}) and cannot be edited; take the checkpoint "
             "before quantisation, or a GGUF file"
         )
+    return None
+
+
+def uneven(config: dict[str, Any], headers: Mapping[str, Header]) -> str | None:
+    """Why no class of transformers loads layers of these sizes, or None if that is not known.
+
+    Tools that prune each layer by a measure of its own (LLM-Pruner, FLAP) leave layers that have
+    the same tensors in different shapes, and a config with one number for all of them. Layers that
+    the config itself tells apart, by a list with an entry for each or by `per_layer_config`, may
+    differ.
+    """
+    text, depth = text_config(config), depth_of(config) or 0
+    if any(text.get(name) for name in ("per_layer_config", "block_configs")):
+        return None
+    told = [v for v in text.values() if isinstance(v, list) and len(v) == depth]
+    layers: defaultdict[tuple[str, int], dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for name, header in headers.items():
+        if found := _INDEX.search(name):
+            layers[name[: found.start(1)], int(found[1])][name[found.end(1) :]] = header.shape
+    first: dict[object, tuple[int, dict[str, tuple[int, ...]]]] = {}
+    for (prefix, index), shapes in sorted(layers.items()):
+        said = repr([values[index] for values in told]) if index < depth else ""
+        alike, other = first.setdefault((prefix, said, frozenset(shapes)), (index, shapes))
+        name = next((name for name in sorted(shapes) if shapes[name] != other[name]), None)
+        if name is not None:
+            one, two = (" x ".join(map(str, found[name])) for found in (other, shapes))
+            return (
+                f"its layers are of different sizes ({name.strip('.')} is {one} in layer {alike} "
+                f"and {two} in layer {index}), as tools leave them that prune each layer by "
+                f"itself; the class of {config['model_type']} has one size for all, so laco shows "
+                "such a model and cannot run it"
+            )
     return None
 
 

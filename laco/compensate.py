@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from laco.context import Context
 from laco.errors import NumericalError
+from laco.experts import stored_experts
 from laco.layers import check_finite, linears, weight_of
 from laco.recipe import Compensate
 from laco.ridge import masked_ridge
@@ -225,10 +226,9 @@ def _descend(
     """Adam on every parameter under the mask; its end is kept, in laco+ only if it is better."""
     paper = spec.mode == "paper"
     parameters = dict(task.layer.named_parameters())
-    support = {
-        f"{name}.weight": linear.get_parameter("weight") != 0
-        for name, linear in linears(task.layer)
-    }
+    held = [f"{name}.weight" for name, _ in linears(task.layer)]
+    held += [experts.name for experts in stored_experts(task.layer)]
+    support = {name: parameters[name] != 0 for name in held}
     before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     optimiser = torch.optim.AdamW(
         parameters.values(),

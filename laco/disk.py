@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from laco.errors import NumericalError, StoreError
+from laco.errors import ExportError, NumericalError, StoreError
 
 RECIPE = "recipe.json"  # in every artifact: what it is, and its files with their sizes
 
@@ -119,6 +119,17 @@ def move_files(source: Path, target: Path) -> None:
     for path in sorted(source.iterdir()):
         path.rename(target / path.name)
     source.rmdir()
+
+
+def free_place(folder: str) -> Path:
+    """The whole path of a folder to export to. ExportError when something lies there already."""
+    target = Path(folder).expanduser().resolve()
+    if target.is_dir() and not any(target.iterdir()):
+        return target
+    if target.exists():
+        what = "is not empty" if target.is_dir() else "is a file"
+        raise ExportError(f"{target} {what}, and nothing is overwritten; choose another folder.")
+    return target
 
 
 def sync_folder(folder: Path) -> None:

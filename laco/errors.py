@@ -10,8 +10,14 @@ Each message is one sentence: what is wrong, where, and what to do. Anything tha
     ├─ CalibrationError    a text source that is missing or too short
     ├─ NumericalError      a number that is not finite, with the place where it arose
     ├─ StoreError          an artifact that is incomplete or does not match its key
+    ├─ ExportError         a folder that was not exported, with the checks it went through
     └─ JobError            a job that ended early
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class LacoError(Exception):
@@ -40,6 +46,14 @@ class NumericalError(LacoError):
 
 class StoreError(LacoError):
     """An artifact is incomplete, or does not match its key."""
+
+
+class ExportError(LacoError):
+    """Nothing was exported; `checks` has what was found, as `laco export --json` shows it."""
+
+    def __init__(self, message: str, checks: Sequence[Mapping[str, Any]] = ()):
+        super().__init__(message)
+        self.checks = [dict(check) for check in checks]
 
 
 class JobError(LacoError):

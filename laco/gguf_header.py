@@ -62,14 +62,8 @@ class _Reader:
 
 def read(file: Path) -> tuple[dict[str, Any], dict[str, Header]]:
     """A GGUF file's config, in transformers' words, and its tensors. Raises `ModelError`."""
-    try:
-        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
-            fields, headers = _read(_Reader(m))
-        family = fields["general.architecture"]
-    except (ValueError, KeyError, OSError, struct.error, UnicodeDecodeError, MemoryError):
-        raise ModelError(
-            f"{file} is not a whole GGUF file of version 2 or 3; fetch it again."
-        ) from None
+    fields, headers = _opened(file)
+    family = fields["general.architecture"]
     config: dict[str, Any] = {"model_type": FAMILIES.get(family, family)}
     for key, name in FIELDS.items():
         value = fields.get(f"{family}.{key}")
@@ -78,6 +72,24 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, Header]]:
     if embedding := headers.get("token_embd.weight"):
         config["vocab_size"] = embedding.shape[0]
     return config, headers
+
+
+def licence(file: Path) -> str | None:
+    """The name of the licence that a GGUF file gives, if it does. Raises `ModelError`."""
+    return _opened(file)[0].get("general.license")
+
+
+def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Header]]:
+    try:
+        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
+            fields, headers = _read(_Reader(m))
+        if "general.architecture" not in fields:
+            raise ValueError("it names no architecture")
+    except (ValueError, KeyError, OSError, struct.error, UnicodeDecodeError, MemoryError):
+        raise ModelError(
+            f"{file} is not a whole GGUF file of version 2 or 3; fetch it again."
+        ) from None
+    return fields, headers
 
 
 def _read(reader: _Reader) -> tuple[dict[str, Any], dict[str, Header]]:

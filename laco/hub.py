@@ -18,6 +18,7 @@ PATIENCE = 3.0  # seconds
 OFFLINE_MODELS = "`bundled:smollm2-135m`, a folder, or a .gguf file"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py"]
+FILES += ["README.md", "LICENSE*", "NOTICE*", "USE_POLICY*"]  # an export says what they say
 
 T = TypeVar("T")
 

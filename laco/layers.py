@@ -18,11 +18,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from laco.depth import Fields, edited_fields, per_layer
+from laco.capabilities import NO_STACK, SHARED
+from laco.depth import edited_fields, per_layer
+from laco.depth_rules import Fields
 from laco.errors import ArchitectureError, NumericalError
 from laco.layouts import LAYOUTS, Layout, probe
 
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_index", "block_id", "block_index", "block_idx")
+
+STEERING = ("gate", "router", "shared_expert_gate", "dt_proj")  # routers, Mamba's step sizes
 
 
 class LayerStack(Sequence[nn.Module]):
@@ -43,6 +47,10 @@ class LayerStack(Sequence[nn.Module]):
             raise ArchitectureError(
                 f"This {self.family} model is an encoder-decoder, which has two stacks of layers; "
                 "choose a causal (decoder-only) language model."
+            )
+        if reason := NO_STACK.get(self.family):
+            raise ArchitectureError(
+                f"laco cannot edit {self.family} models: {reason}; choose another model."
             )
         if model.get_output_embeddings() is None:
             raise ArchitectureError(
@@ -173,6 +181,12 @@ class LayerStack(Sequence[nn.Module]):
                 "The same layer stands in the stack twice, and tensors that are shared cannot be "
                 "saved; deep-copy the layer."
             )
+        held = [id(parameter) for layer in self for parameter in layer.parameters()]
+        if len(set(held)) != len(held):
+            raise ArchitectureError(
+                f"The layers of this {self.family} model cannot be changed in number: {SHARED}; "
+                "choose another model."
+            )
         return edited_fields(self.config, origins, depth, self.layout.depth_key)
 
     def _change(self, layers: nn.ModuleList, fields: Fields) -> None:
@@ -243,6 +257,13 @@ def linears(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in layer.named_modules():
         if isinstance(module, nn.Linear | Conv1D):
             yield name, module
+
+
+def projections(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The linears of a layer without the few small ones that all else depends on (`STEERING`)."""
+    for name, linear in linears(layer):
+        if name.rpartition(".")[2] not in STEERING:
+            yield name, linear
 
 
 def weight_of(linear: nn.Module) -> Tensor:

@@ -64,6 +64,7 @@ def _fused(place: str, heads_key: str, groups_key: str | None = None) -> Attenti
     return Attention(inputs, f"{place}.dense", True, heads_key, groups_key)
 
 
+_NESTED = "model.language_model.layers"  # beside a vision tower
 _FOUR = ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h"
 _LLAMA = Layout(
     "model.layers",
@@ -121,6 +122,26 @@ LAYOUTS = {
         mlp=Mlp(*_FOUR, width_key="ffn_hidden_size"),
         attention=_fused("self_attention", "num_attention_heads", "num_kv_heads"),
     ),
+    "cohere": _LLAMA,
+    "cohere2": _LLAMA,
+    "deepseek_v2": Layout("model.layers"),
+    "deepseek_v3": Layout("model.layers"),
+    "gemma3": Layout(_NESTED, mlp=_LLAMA.mlp, attention=_LLAMA.attention),
+    "glm4": Layout(
+        "model.layers",
+        mlp=Mlp(("mlp.gate_up_proj",), "mlp.down_proj", blocks=2),
+        attention=_separate("o_proj"),
+    ),
+    "gpt_oss": Layout("model.layers"),
+    "jamba": Layout("model.layers"),
+    "lfm2": Layout("model.layers"),
+    "llama4_text": Layout("model.layers"),
+    "mamba": Layout("backbone.layers"),
+    "minicpm3": Layout("model.layers", mlp=_LLAMA.mlp),
+    "mixtral": Layout("model.layers"),
+    "qwen2_moe": Layout("model.layers"),
+    "qwen3_moe": Layout("model.layers"),
+    "qwen3_next": Layout("model.layers"),
     "bloom": Layout(
         "transformer.h",
         depth_key="n_layer",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from laco.errors import RecipeError
+from laco.experts import stored_experts
 from laco.layers import LayerStack, linears
 from laco.recipe import Drop, Merge, Merging, Parameters, Span
 
@@ -163,7 +164,8 @@ def group_ends(layers: int, kept: Sequence[Sequence[int]]) -> list[int]:
 def _merging_names(layer: nn.Module, parameters: Parameters) -> list[str]:
     if parameters == "all":
         return [name for name, _ in layer.named_parameters()]
-    return [f"{name}.weight" for name, _ in linears(layer)]
+    experts = [stored.name for stored in stored_experts(layer)]
+    return [*(f"{name}.weight" for name, _ in linears(layer)), *experts]
 
 
 def _twin(layer: nn.Module) -> nn.Module:

@@ -107,7 +107,10 @@ def check_folder(folder: Path, ref: ModelRef, device: str) -> tuple[dict[str, An
     config = checkpoint.read_config(folder)
     if reason := checkpoint.not_causal(config):
         raise ModelError(f"{folder} cannot be loaded: {reason}.")
-    checkpoint.read_headers(folder)
+    headers = checkpoint.read_headers(folder)
+    reason = checkpoint.uneven(config, headers)
+    if reason and not (ref.trust_remote_code and config.get("auto_map")):
+        raise ModelError(f"{folder} cannot be loaded: {reason}.")
     dtype = checkpoint.checkpoint_dtype(folder) if ref.dtype == "auto" else ref.dtype
     if dtype == "float16" and torch.device(device).type == "cpu":
         raise ModelError(
@@ -125,23 +128,22 @@ def check_folder(folder: Path, ref: ModelRef, device: str) -> tuple[dict[str, An
 def save_folder(lm: LoadedModel, folder: Path) -> None:
     """Write safetensors, config, generation config and tokenizer into `folder`, then check them.
 
-    What is checked: the files hold every tensor of the model once (a tied head is one with the
-    embedding), in its shape; the config counts the layers; no list in it that goes by layers has
-    another length; the tokenizer knows no id past the embedding. Raises `ModelError`.
+    What is checked: the files hold every element of the model once (a tied head is one with the
+    embedding); the config counts the layers; no list in it that goes by layers has another length;
+    the tokenizer knows no id past the embedding. Raises `ModelError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with quiet():
         lm.model.save_pretrained(folder)
         lm.tokenizer.save_pretrained(folder)
-    written = checkpoint.read_headers(folder)
-    held: dict[int, list[str]] = {}
-    shapes = {}
-    for name, tensor in lm.model.state_dict(keep_vars=True).items():
-        held.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), []).append(name)
-        shapes[name] = tuple(tensor.shape)
-    for names in held.values():
-        if not any(name in written and written[name].shape == shapes[name] for name in names):
-            raise ModelError(f"{folder} was written without {names[0]}; the model is not saved.")
+    # By elements: a family's files may name and cut its tensors otherwise (experts, an older head).
+    once = {t.data_ptr() or id(t): t.numel() for t in lm.model.state_dict(keep_vars=True).values()}
+    held = sum(header.size for header in checkpoint.read_headers(folder).values())
+    if held != sum(once.values()):
+        raise ModelError(
+            f"{folder} was written with {held:,} elements where the model has "
+            f"{sum(once.values()):,}; the model is not saved."
+        )
     config = checkpoint.read_config(folder)
     depth = checkpoint.depth_of(config)
     if depth != len(lm.layers):

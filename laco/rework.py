@@ -253,7 +253,7 @@ def _told(name: str, output: Tensor, target: Tensor) -> dict[str, float | None]:
 
 
 def _zeros(layer: nn.Module) -> dict[str, int]:
-    weights = [linear.get_parameter("weight") for _, linear in prunable(layer)]
+    weights = [weight for _, weight in prunable(layer)]
     return {
         "zeros": sum(int((weight == 0).sum()) for weight in weights),
         "weights": sum(weight.numel() for weight in weights),

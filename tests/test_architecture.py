@@ -34,7 +34,10 @@ DESCRIBING = [
     "presets",
     "demo",
 ]
-KEEPING = ["store", "listing", "index", "upkeep", "disk", "jobs", "queue", "schedule", "card"]
+KEEPING = [
+    *("store", "listing", "index", "upkeep", "disk", "jobs", "queue", "schedule", "card"),
+    "capabilities",
+]
 METHODS = [
     "layers",
     "layouts",
@@ -48,6 +51,8 @@ METHODS = [
     "whatif",
     "merging",
     "depth",
+    "depth_rules",
+    "experts",
     "models",
     "checkpoint",
     "hub",
@@ -67,6 +72,7 @@ METHODS = [
     "adapters",
     "finetune",
     "evaluate",
+    "export",
 ]
 NAMES_DEVICES = {"laco/models.py", "laco/memory.py", "laco/schedule.py", "laco/worker.py"}
 
@@ -235,7 +241,7 @@ def test_packages_are_all_installed():
     assert set(re.findall(r'"([\w.]+)"', listed[1])) == packages
 
 
-FOLDERS = ("pages/", "laco/", "steps/", "prune/", "evaluate/", "cli/", "ui/")
+FOLDERS = ("pages/", "laco/", "steps/", "prune/", "evaluate/", "export/", "cli/", "ui/")
 
 
 def readme_tree() -> set[str]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from laco import card, hub, models, reference
+from laco import capabilities, card, hub, models, reference
 from laco.errors import ArchitectureError, ModelError, RecipeError
 from laco.layers import LayerStack
 from laco.layouts import LAYOUTS
@@ -45,7 +45,7 @@ def llama(tmp_path):
 
 
 def test_known_families_are_those_with_a_layout():
-    assert set(LAYOUTS) == card.FAMILIES
+    assert set(LAYOUTS) == capabilities.FAMILIES
 
 
 @pytest.mark.parametrize("family", BUILDERS)
@@ -57,9 +57,9 @@ def test_card_counts_what_the_model_holds(family, tmp_path):
     assert about["model_type"] == model.config.model_type
     text = model.config.get_text_config()
     assert about["vocab_size"] == text.vocab_size
-    assert about["heads"] == text.num_attention_heads
+    assert about["heads"] == getattr(text, "num_attention_heads", 1)  # Mamba has none
     assert about["layers"] == tiny.DEPTH
-    assert reasons(about, ok=False) <= {"width"}
+    assert reasons(about, ok=False) <= {"width", "merge"}
 
 
 @pytest.mark.parametrize("family", BUILDERS)
@@ -194,13 +194,24 @@ def reasons(about, ok):
 
 
 def test_unknown_family_is_found_by_probing(tmp_path):
-    about = inspect(tiny.save(tiny.PROBED["minicpm3"](), tmp_path / "minicpm3"))
+    about = inspect(tiny.save(tiny.PROBED["gpt_neo"](), tmp_path / "gpt_neo"))
     assert "probing when it is loaded" in about["capabilities"]["collapse"]["reason"]
 
 
-def test_layers_of_several_makes_are_announced(tmp_path):
-    about = inspect(tiny.save(tiny.PROBED["deepseek_v3"](), tmp_path / "moe"))
-    assert "of 2 makes" in about["capabilities"]["merge"]["reason"]
+@pytest.mark.parametrize(
+    ("family", "ok", "reason"),
+    [
+        ("deepseek_v3", True, "only within layers [0, 2), [2, 6), whose neighbours are alike"),
+        ("gemma3_text", True, "only within layers [0, 2), [3, 5), whose neighbours are alike"),
+        ("gemma2", False, "no two neighbours can merge: layers 0 and 1 differ in layer_types"),
+        ("llama", True, "llama is a known family"),
+    ],
+)
+def test_merging_is_offered_where_neighbours_are_alike(family, ok, reason, tmp_path):
+    about = inspect(tiny.save(BUILDERS[family](), tmp_path / family))
+    answer = about["capabilities"]["merge"]
+    assert answer["ok"] is ok
+    assert answer["reason"].startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +227,7 @@ def test_layers_of_several_makes_are_announced(tmp_path):
 def test_model_that_laco_cannot_take_says_why(llama, changes, part):
     edit_config(llama, **changes)
     about = inspect(llama)
-    assert reasons(about, ok=False) == set(card.CAPABILITIES)
+    assert reasons(about, ok=False) == set(capabilities.CAPABILITIES)
     assert all(part in answer["reason"] for answer in about["capabilities"].values())
 
 

@@ -18,6 +18,7 @@ from laco import (
     Compensate,
     Divergence,
     Drop,
+    Export,
     Footprint,
     Latency,
     Metric,
@@ -25,6 +26,7 @@ from laco import (
     Perplexity,
     Prune,
     Recipe,
+    Request,
     Wanda,
     ZeroShot,
 )
@@ -32,7 +34,7 @@ from laco.cli import app
 from laco.cli.arguments import override, read_evaluations, read_model, read_recipe, read_source
 from laco.cli.options import Wanted, grouped
 from laco.cli.terminal import speak, write_file
-from laco.errors import Cancelled, RecipeError, StoreError
+from laco.errors import Cancelled, ExportError, RecipeError, StoreError
 from laco.store import RunStore
 
 MODEL = ModelRef(path="org/name", revision="0123abc", dtype="float32")
@@ -431,3 +433,42 @@ def test_module_and_command_are_the_same():
     ]
     assert texts[0] == texts[1]
     assert "Three examples" in texts[0]
+
+
+# Export
+
+CHECKS = [{"name": "logits", "ok": True, "detail": "0 apart"}]
+
+
+def test_export_asks_for_the_folder_and_prints_what_was_found(
+    laco: Laco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[Request] = []
+    found = {"path": "/there", "verified": True, "checks": CHECKS, "notes": []}
+
+    def carry_out(request: Request, _runs: RunStore, _device: str | None) -> dict[str, Any]:
+        asked.append(request)
+        return {"export": found}
+
+    monkeypatch.setattr("laco.cli.work.carry_out", carry_out)
+    monkeypatch.chdir(tmp_path)
+    assert laco.document("export", SMALLER.key[:11], "out", "--dtype", "bfloat16") == found
+    (request,) = asked
+    assert request.recipe == SMALLER
+    assert request.export == Export(folder=str(tmp_path / "out"), dtype="bfloat16")
+    assert "logits  passed  0 apart" in laco("export", SMALLER.key, "out")[1]
+    assert "choose auto, float32" in laco("export", SMALLER.key, "out", "--dtype", "int8")[2]
+
+
+def test_export_that_fails_prints_its_checks_and_has_status_1(
+    laco: Laco, monkeypatch: pytest.MonkeyPatch
+):
+    def carry_out(*_: Any) -> Any:
+        raise ExportError("The export failed its check 'logits'.", CHECKS)
+
+    monkeypatch.setattr("laco.cli.work.carry_out", carry_out)
+    status, out, said = laco("export", SMALLER.key, "out", "--json")
+    assert status == 1
+    assert json.loads(out) == {"path": None, "verified": False, "checks": CHECKS}
+    assert said == "The export failed its check 'logits'.\n"
+    assert laco("export", SMALLER.key, "out")[1] == ""

@@ -437,7 +437,10 @@ def test_fresh_adapters_stand_at_every_linear_of_the_layers_and_change_nothing(f
     assert shape_of(lm) == shape
 
 
-def test_linears_that_peft_cannot_adapt_are_refused_and_left_as_they_were():
+def test_linears_that_peft_cannot_adapt_are_refused_and_left_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("laco.layers.STEERING", ())
     model = tiny.PROBED["llama4_text"]()  # its router is a linear that returns two tensors
     ref = ModelRef(path="tiny", revision="content:tiny", dtype="float32")
     lm = LoadedModel(model, tiny.tokenizer(), LayerStack(model), ref)
@@ -446,6 +449,15 @@ def test_linears_that_peft_cannot_adapt_are_refused_and_left_as_they_were():
         finetune(lm, STEP, REPEATED, OTHER, Context(), None)
     assert equal(weights(lm), before)
     assert shape_of(lm) == shape
+
+
+def test_routers_are_left_alone():
+    model = tiny.PROBED["llama4_text"]()
+    ref = ModelRef(path="tiny", revision="content:tiny", dtype="float32")
+    lm = LoadedModel(model, tiny.tokenizer(), LayerStack(model), ref)
+    adapters = insert_adapters(lm, STEP)
+    assert not [name for name in adapters.linears if name.endswith("router")]
+    unwrap(lm, adapters)
 
 
 def test_divergence_without_the_original_is_refused():

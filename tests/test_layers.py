@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.pytorch_utils import Conv1D
 
-from laco.depth import RULES, per_layer
+from laco.depth import FIELDS, per_layer
 from laco.errors import ArchitectureError
 from laco.layers import LayerStack, linears, weight_of
 from laco.layouts import LAYOUTS
@@ -222,11 +222,12 @@ def test_special_layers_at_the_start_must_stay_there() -> None:
 def test_a_field_that_no_rule_knows_is_noticed(
     name: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(RULES, field)
+    monkeypatch.delitem(FIELDS, field)
     stack = LayerStack(FAMILIES[name]())
     before = state(stack)
     with pytest.raises(ArchitectureError, match="built from the config"):
         keep(stack, [1, 3, 4])
+    stack.recognised = False  # as if nobody had listed its fields
     with pytest.raises(ArchitectureError, match="built from the config"):
         stack.trial([stack[1], stack[3], stack[4]], [1, 3, 4]).__enter__()
     assert state(stack) == before

@@ -578,6 +578,32 @@ def test_revision_given_twice_is_refused(tmp_path):
     assert "give the revision once" in complaint("org/tiny@v1", tmp_path, revision="v2")
 
 
+# --- saving ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "qwen2_moe", "gemma3"])
+def test_families_whose_files_name_tensors_otherwise_are_saved_after_loading(name, tmp_path):
+    build = {**tiny.ARCHITECTURES, **tiny.PROBED}[name]
+    ref = ModelRef(path=str(tiny.save(build(), tmp_path / "first")))
+    lm = models.load(ref, tmp_path, "cpu")
+    models.save_folder(lm, tmp_path / "second")
+    again = models.load_folder(tmp_path / "second", ref, "cpu")
+    assert torch.equal(logits(lm.model), logits(again.model))
+
+
+def test_a_model_of_which_a_tensor_was_not_written_is_not_saved(tmp_path, monkeypatch):
+    lm = tiny.loaded()
+    write = type(lm.model).save_pretrained
+
+    def forgetful(model, folder):
+        kept = {n: t for n, t in model.state_dict().items() if n != "model.norm.weight"}
+        write(model, folder, state_dict=kept)
+
+    monkeypatch.setattr(type(lm.model), "save_pretrained", forgetful)
+    with pytest.raises(ModelError, match=r"where the model has [\d,]+; the model is not saved"):
+        models.save_folder(lm, tmp_path / "out")
+
+
 # --- devices --------------------------------------------------------------------------------------
 
 

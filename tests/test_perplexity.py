@@ -52,9 +52,7 @@ def with_bos(lm):
 
 
 def measure(lm, source, context=None, **fields):
-    (metric,) = evaluate(
-        lm, Perplexity(source=source, **fields), context or Context()
-    ).metrics
+    (metric,) = evaluate(lm, Perplexity(source=source, **fields), context or Context()).metrics
     return metric
 
 

@@ -165,6 +165,42 @@ PROBED: dict[str, Callable[[], PreTrainedModel]] = {
         topk_group=1,
         first_k_dense_replace=2,
     ),
+    "qwen3_moe": _build(
+        hf.Qwen3MoeForCausalLM,
+        hf.Qwen3MoeConfig,
+        **GROUPED,
+        **EXPERTS,
+        head_dim=8,
+        num_experts=4,
+        mlp_only_layers=[0],
+    ),
+    "mixtral": _build(
+        hf.MixtralForCausalLM,
+        hf.MixtralConfig,
+        **GROUPED,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    ),
+    "deepseek_v2": _build(
+        hf.DeepseekV2ForCausalLM,
+        hf.DeepseekV2Config,
+        **SIZES,
+        **EXPERTS,
+        **LATENT,
+        n_routed_experts=4,
+        n_shared_experts=1,
+        first_k_dense_replace=1,
+    ),
+    "gpt_oss": _build(  # experts lie [in, out], with biases
+        hf.GptOssForCausalLM,
+        hf.GptOssConfig,
+        **GROUPED,
+        head_dim=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=WINDOW,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    ),
     "ernie4_5_moe": _build(
         hf.Ernie4_5_MoeForCausalLM,
         hf.Ernie4_5_MoeConfig,
@@ -184,6 +220,16 @@ PROBED: dict[str, Callable[[], PreTrainedModel]] = {
         attention_chunk_size=WINDOW,
     ),
     "minicpm3": _build(hf.MiniCPM3ForCausalLM, hf.MiniCPM3Config, **SIZES, **LATENT),
+    "cohere": _build(hf.CohereForCausalLM, hf.CohereConfig, **GROUPED, logit_scale=1.0),
+    "cohere2": _build(
+        hf.Cohere2ForCausalLM,
+        hf.Cohere2Config,
+        **GROUPED,
+        logit_scale=1.0,
+        sliding_window=WINDOW,
+        layer_types=MIXED,
+    ),
+    "glm4": _build(hf.Glm4ForCausalLM, hf.Glm4Config, **GROUPED, head_dim=8),
     "gpt_neo": _build(
         hf.GPTNeoForCausalLM,
         hf.GPTNeoConfig,
@@ -198,6 +244,28 @@ PROBED: dict[str, Callable[[], PreTrainedModel]] = {
         hf.Lfm2Config,
         **GROUPED,
         layer_types=["conv", "conv", "full_attention"] * (DEPTH // 3),
+    ),
+    "qwen3_next": _build(  # recurrent and full attention, experts everywhere
+        hf.Qwen3NextForCausalLM,
+        hf.Qwen3NextConfig,
+        **GROUPED,
+        **EXPERTS,
+        head_dim=8,
+        num_experts=4,
+        shared_expert_intermediate_size=16,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        layer_types=["linear_attention", "linear_attention", "full_attention"] * (DEPTH // 3),
+    ),
+    "mamba": _build(  # no attention at all
+        hf.MambaForCausalLM,
+        hf.MambaConfig,
+        num_hidden_layers=DEPTH,
+        hidden_size=32,
+        state_size=4,
+        time_step_rank=4,
     ),
     "gemma3": _build(  # its text model is nested, beside a vision tower as deep
         hf.Gemma3ForConditionalGeneration,
@@ -219,6 +287,63 @@ PROBED: dict[str, Callable[[], PreTrainedModel]] = {
         },
         mm_tokens_per_image=4,
     ),
+}
+
+
+# Families whose layers come in a rhythm that the config states as a period: few edits keep it.
+RHYTHMIC: dict[str, Callable[[], PreTrainedModel]] = {
+    "jamba": _build(
+        hf.JambaForCausalLM,
+        hf.JambaConfig,
+        **GROUPED,
+        num_experts=4,
+        num_experts_per_tok=2,
+        expert_layer_period=2,
+        expert_layer_offset=1,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+    ),
+}
+
+# What laco refuses in part or whole, each for another reason.
+REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
+    "gemma3n_text": _build(  # layers read keys of others, and pass on four streams
+        hf.Gemma3nForCausalLM,
+        hf.Gemma3nTextConfig,
+        **GROUPED,
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=MIXED,
+        num_kv_shared_layers=2,
+        vocab_size_per_layer_input=VOCABULARY,
+        hidden_size_per_layer_input=8,
+        laurel_rank=4,
+        altup_num_inputs=2,
+        activation_sparsity_pattern=[0.9, 0.9, 0.0, 0.0, 0.0, 0.0],
+    ),
+    "zamba": _build(  # one block of attention is shared by several layers
+        hf.ZambaForCausalLM,
+        hf.ZambaConfig,
+        **SIZES,
+        num_key_value_heads=4,
+        n_mamba_heads=2,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+        attn_layer_period=3,
+        attn_layer_offset=2,
+    ),
+    "t5": _build(
+        hf.T5ForConditionalGeneration,
+        hf.T5Config,
+        d_model=16,
+        d_kv=4,
+        d_ff=16,
+        num_layers=DEPTH,
+        num_heads=2,
+    ),
+    "bert": _build(hf.BertForMaskedLM, hf.BertConfig, **SIZES),
 }
 
 

@@ -36,6 +36,7 @@ COMMANDS = (
     look.whatif,
     work.run,
     work.evaluate,
+    work.export,
     results.compare,
     results.runs,
     results.show,

@@ -1,8 +1,9 @@
 """Prune one layer: zeros in its linears, chosen by a method of the table `PRUNERS`.
 
-A layer's linears are those of `layers.linears`, Conv1D and fused projections included, without
-the routers of experts. It does not know of models, of files, or of what compensates a layer
-afterwards. Next: `magnitude.py`, `wanda.py`, `sparsegpt.py`.
+A layer's matrices are those of `layers.projections`, Conv1D and fused ones included, routers not,
+and those of experts that are stored as one tensor (`experts.py`). It does
+not know of models, of files, or of what compensates a layer afterwards. Next: `magnitude.py`,
+`wanda.py`, `sparsegpt.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laco.errors import CalibrationError, NumericalError, RecipeError
-from laco.layers import check_finite, linears, weight_of
+from laco.errors import ArchitectureError, CalibrationError, NumericalError, RecipeError
+from laco.experts import stored_experts, watched
+from laco.layers import check_finite, projections, weight_of
 from laco.prune.magnitude import magnitude_mask
 from laco.prune.sparsegpt import gram, inverse_factor, sparsegpt
 from laco.prune.wanda import square_sums, wanda_mask
 from laco.recipe import Magnitude, SparseGPT, Wanda
 from laco.steps.sparsity import Sparse, pattern_of
 
-ROUTERS = ("gate", "router", "shared_expert_gate")  # small, and all experts depend on them
+TOLD = 6  # experts by name in a note
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,15 @@ PRUNERS: dict[type[Sparse], Pruner] = {
 }
 
 
-def prunable(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The linears of a layer that are pruned, with their names inside it."""
-    for name, linear in linears(layer):
-        if name.rpartition(".")[2] not in ROUTERS:
-            yield name, linear
+def prunable(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The matrices of a layer that are pruned, [out, in] in the layer's own memory, by name.
+
+    Each expert has its own (`mlp.experts.down_proj.3`), whichever way experts are stored.
+    """
+    for name, linear in projections(layer):
+        yield name, weight_of(linear)
+    for experts in stored_experts(layer):
+        yield from experts.matrices()
 
 
 def check_pattern(layers: Iterable[nn.Module], pattern: str) -> None:
@@ -100,8 +106,9 @@ def prune_layer(
     `feed()` runs the layer over its calibration inputs, micro-batch after micro-batch; it is
     called once, and only for a method that looks at text. All statistics are of the layer as it
     was, as in the published codes. `place` ("layer 7") is for errors: RecipeError (rows that do not
-    divide by the pattern), NumericalError (weights or inputs not finite), CalibrationError (a
-    linear that saw no token), all before a weight changes; NumericalError of a Hessian, after.
+    divide by the pattern), and those of `measured`: NumericalError (weights or inputs not finite),
+    CalibrationError (a linear that saw no token), ArchitectureError; all before a weight changes;
+    NumericalError of a Hessian, after.
     """
     _check_rows(layer, method.pattern, place)
     seen = measured(layer, feed, method, place)
@@ -112,9 +119,11 @@ def prune_layer(
 def measured(
     layer: nn.Module, feed: Callable[[], None], method: Sparse, place: str
 ) -> dict[str, Tensor]:
-    """What the method needs to know of each linear's inputs, by name; empty if it needs nothing.
+    """What the method needs to know of each matrix's inputs, by name; empty if it needs nothing.
 
-    Linears fed with one and the same tensor (query, key and value) have it measured once.
+    Linears fed with one and the same tensor (query, key and value) have it measured once. Experts
+    are measured on the tokens that were routed to them; those that got none are left out.
+    ArchitectureError when an expert's inputs cannot be seen in this class.
     """
     check_finite(layer, place)
     measure = PRUNERS[type(method)].measure
@@ -124,33 +133,45 @@ def measured(
     tokens: Counter[str] = Counter()
     latest: tuple[Tensor, Tensor, int] | None = None  # an input, its measure, its tokens
 
-    def before(name: str, _linear: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def see(name: str, fed: Tensor) -> None:
         nonlocal latest
-        if latest is None or latest[0] is not args[0]:
-            rows = args[0].reshape(-1, args[0].shape[-1]).float()  # [tokens, in]
+        if latest is None or latest[0] is not fed:
+            rows = fed.reshape(-1, fed.shape[-1]).float()  # [tokens, in]
             with torch.autocast(rows.device.type, enabled=False):  # which would round the sums
-                latest = args[0], measure(rows), len(rows)
-        tokens[name] += latest[2]
-        sums[name] = sums[name].add_(latest[1]) if name in sums else latest[1].clone()
+                latest = fed, measure(rows), len(rows)
+        if latest[2]:
+            tokens[name] += latest[2]
+            sums[name] = sums[name].add_(latest[1]) if name in sums else latest[1].clone()
 
-    found = dict(prunable(layer))
+    def before(name: str, _linear: nn.Module, args: tuple[Tensor, ...]) -> None:
+        see(name, args[0])
+
     handles = [
-        linear.register_forward_pre_hook(partial(before, name)) for name, linear in found.items()
+        linear.register_forward_pre_hook(partial(before, name))
+        for name, linear in projections(layer)
     ]
     try:
-        feed()
+        with watched(layer, see):
+            feed()
     finally:
         for handle in handles:
             handle.remove()
-    for name in found:
-        if not tokens[name]:
+    for name, _ in projections(layer):
+        if not tokens[name] and "experts" not in name.split("."):
             raise CalibrationError(
                 f"No calibration token reached {name} of {place}; use more windows or other text."
             )
-        if not sums[name].isfinite().all():
+    for name, found in sums.items():
+        if not found.isfinite().all():
             raise NumericalError(
                 f"The inputs of {name} of {place} are not finite; "
                 "run the model in another dtype, or look for the layer that went wrong before."
+            )
+    for experts in stored_experts(layer):
+        if not any(tokens[name] for name, _ in experts.matrices()):
+            raise ArchitectureError(
+                f"laco cannot see what the experts in {experts.name} of {place} are fed, since "
+                "their class multiplies them in a way it does not know; choose magnitude."
             )
     return sums
 
@@ -159,20 +180,38 @@ def measured(
 def prune_measured(
     layer: nn.Module, seen: Mapping[str, Tensor], method: Sparse, sparsity: float, place: str
 ) -> dict[str, Any]:
-    """As `prune_layer`, with what `measured` gave; so one measurement serves many sparsities."""
-    prune = PRUNERS[type(method)].prune
+    """As `prune_layer`, with what `measured` gave; so one measurement serves many sparsities.
+
+    An expert that no token reached is pruned as if all its inputs were alike, which is by the size
+    of its weights; a note says which.
+    """
+    pruner = PRUNERS[type(method)]
     counts: dict[str, dict[str, int]] = {}
     notes: list[str] = []
-    nothing = torch.empty(0)
-    for name, linear in prunable(layer):
-        weight = weight_of(linear)  # [out, in], the module's own memory
+    unseen: list[str] = []
+    for name, weight in prunable(layer):  # [out, in], the layer's own memory
+        statistic = seen.get(name)
+        if statistic is None:
+            statistic = torch.empty(0)
+            if pruner.measure is not None:
+                statistic = pruner.measure(torch.eye(weight.shape[1], device=weight.device))
+                unseen.append(name)
         try:
-            pruned, said = prune(weight, seen.get(name, nothing), method, sparsity)
+            pruned, said = pruner.prune(weight, statistic, method, sparsity)
         except NumericalError as error:
             raise NumericalError(f"In {name} of {place}: {error}") from error
         weight.copy_(pruned)
         notes += [f"{name}: {note}" for note in said]
         counts[name] = {"weights": weight.numel(), "zeros": int((weight == 0).sum())}
+    if unseen:
+        more = f" and {len(unseen) - TOLD} more" if len(unseen) > TOLD else ""
+        notes.append(
+            f"no calibration token reached {', '.join(unseen[:TOLD])}{more}, so weights went by "
+            "their size there"
+        )
+    for experts in stored_experts(layer):  # told together, as they are stored
+        parts = [counts.pop(name) for name, _ in experts.matrices()]
+        counts[experts.name] = {key: sum(part[key] for part in parts) for key in parts[0]}
     left = [
         name.removesuffix(".weight")
         for name, parameter in layer.named_parameters()
@@ -187,8 +226,8 @@ def _check_rows(layer: nn.Module, pattern: str, place: str) -> None:
     ratio = pattern_of(pattern)
     if ratio is None:
         return
-    for name, linear in prunable(layer):
-        columns = weight_of(linear).shape[1]
+    for name, weight in prunable(layer):
+        columns = weight.shape[1]
         if columns % ratio[1]:
             raise RecipeError(
                 f"The rows of {name} of {place} have {columns} weights, which do not divide into "

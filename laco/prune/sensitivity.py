@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from laco.errors import NumericalError, RecipeError
-from laco.layers import weight_of
 from laco.prune import measured, prunable, prune_measured
 from laco.steps.sparsity import Sparse
 
@@ -42,7 +41,7 @@ def error_curve(
     """
     seen = measured(layer, feed, method, place)
     whole = [output.to("cpu") for output in run_all()]
-    before = {name: weight_of(linear).clone() for name, linear in prunable(layer)}
+    before = {name: weight.clone() for name, weight in prunable(layer)}
     errors: list[float] = []
     try:
         for level in levels:
@@ -110,8 +109,8 @@ def _relative_error(outputs: Iterable[Tensor], whole: Sequence[Tensor], where: s
 
 
 def _restore(layer: nn.Module, weights: dict[str, Tensor]) -> None:
-    for name, linear in prunable(layer):
-        weight_of(linear).copy_(weights[name])
+    for name, weight in prunable(layer):
+        weight.copy_(weights[name])
 
 
 def _hull(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from laco.capabilities import NO_WIDTH
 from laco.errors import ArchitectureError, RecipeError
 from laco.layers import LayerStack, signature, weight_of
 from laco.layouts import Attention, Mlp
@@ -212,6 +213,11 @@ def _width(stack: LayerStack, part: Mlp | Attention, what: str) -> int:
 
 
 def _unknown(stack: LayerStack, what: str) -> ArchitectureError:
+    if what == "channels" and (reason := NO_WIDTH.get(stack.family)):
+        return ArchitectureError(
+            f"No MLP channels can go from a {stack.family} model: {reason}; set channels to 0, or "
+            "choose a method that zeroes weights."
+        )
     return ArchitectureError(
         f"laco does not know where {stack.family} models keep their {_NOUNS[what]}, so none can "
         f"go; set {what} to 0, or choose a method that zeroes weights."

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from laco.context import Context
-from laco.layers import LayerStack, weight_of
+from laco.layers import LayerStack
 from laco.prune import check_pattern, prunable, prune_layer
 from laco.prune.sensitivity import allocate, error_curve
 from laco.steps.sparsity import Prune, Sparse
@@ -60,7 +60,7 @@ class Zeroing:
                     pass
 
             errors.append(error_curve(layer, run, self.method, feed, levels, f"layer {index}"))
-            sizes.append(sum(weight_of(linear).numel() for _, linear in prunable(layer)))
+            sizes.append(sum(weight.numel() for _, weight in prunable(layer)))
         self.curves = {"levels": levels, "errors": errors}
         self.shares = allocate(errors, levels, sizes, asked)
 

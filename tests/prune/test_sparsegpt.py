@@ -198,7 +198,7 @@ class TestInALayer:
 
     def seen(self, broken: float) -> tuple[torch.nn.Module, dict[str, Tensor]]:
         layer = LayerStack(tiny.ARCHITECTURES["llama"]())[0]
-        seen = {name: torch.eye(module.in_features) for name, module in prunable(layer)}  # type: ignore[arg-type]
+        seen = {name: torch.eye(weight.shape[1]) for name, weight in prunable(layer)}
         hessian = seen["mlp.up_proj"]
         hessian[0, 1] = hessian[1, 0] = broken
         return layer, seen
