@@ -216,6 +216,7 @@ def test_every_page_opens_from_the_sidebar_and_the_server_holds_no_torch(server,
     for name in pages:
         page.locator('[data-testid="stSidebarNav"]').get_by_text(name, exact=True).click()
         playwright.expect(page.locator("h1")).to_have_text(name, timeout=PATIENCE)
+        page.locator('[data-test-script-state="notRunning"]').wait_for(timeout=PATIENCE)
         assert page.locator('[data-testid="stException"]').count() == 0
     maps = [entry.path for entry in server.process.memory_maps()]
     assert any("python" in path for path in maps), "the memory maps could not be read"

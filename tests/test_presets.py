@@ -32,12 +32,12 @@ NAMES = {
 }
 
 
-def test_laco_plus_prunes_then_compensates_then_distils_under_the_mask():
-    prune, compensate, distil = presets()["laco-plus"].steps
+def test_laco_plus_prunes_then_compensates_then_tunes_under_the_mask():
+    prune, compensate, tune = presets()["laco-plus"].steps
     assert isinstance(prune, Prune)
     assert isinstance(compensate, Compensate)
-    assert isinstance(distil, Finetune)
-    assert (distil.loss, distil.keep_zeros) == ("kl", True)
+    assert isinstance(tune, Finetune)
+    assert (tune.loss, tune.keep_zeros) == ("ce", True)
     assert prune.calibration.windows == compensate.calibration.windows
 
 

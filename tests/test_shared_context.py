@@ -11,7 +11,7 @@ from laco.evaluate import shared_context
 from laco.evaluate.shared_context import Request, grouped, log_likelihoods, shares
 from laco.layers import LayerStack
 
-RECURRENT = {"lfm2"}  # whose state cannot be split among choices
+RECURRENT = {"lfm2", "mamba", "qwen3_next"}  # whose state cannot be split among choices
 
 
 def question(context: int, choices: list[int], seed: int) -> list[Request]:
