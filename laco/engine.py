@@ -225,7 +225,9 @@ def _evaluate(
     context: Context,
 ) -> None:
     artifact = store.artifact(key)
-    folder = artifact.path if artifact is not None else None
+    folder = models.folder_of(recipe.model, store.folder)  # an untouched model lies there
+    if artifact is not None and artifact.path is not None:
+        folder = artifact.path
 
     def original() -> LoadedModel:
         if not recipe.steps:
