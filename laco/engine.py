@@ -21,7 +21,7 @@ from laco.corpora import Windows
 from laco.disk import free_place, move_files
 from laco.errors import LacoError, ModelError
 from laco.evaluate import evaluate, pinned
-from laco.evaluate.seen import guarded
+from laco.evaluate.seen import Shown, guarded
 from laco.evaluations import (
     Analysis,
     Evaluation,
@@ -36,16 +36,7 @@ from laco.lazy import LayerWriter, LazyModel
 from laco.memory import peak_memory
 from laco.merging import apply_drop, apply_merge, group_ends
 from laco.models import LoadedModel
-from laco.recipe import (
-    Collapse,
-    Compensate,
-    Drop,
-    Finetune,
-    Merge,
-    Prune,
-    Recipe,
-    chained_key,
-)
+from laco.recipe import Collapse, Compensate, Drop, Finetune, Merge, Prune, Recipe, chained_key
 from laco.rework import Texts, rework
 from laco.similarity import layer_similarity, parameter_similarity
 from laco.store import RunStore
@@ -58,9 +49,8 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
     """Carry out `request`, and return what the command line prints of it.
 
     `{"key", "path", "steps", "metrics", "analyses"}`, and `export` if one was asked for; whatever
-    was in the store already is taken
-    from there. Raises `LacoError`, with the step as a note, or `Cancelled`; either leaves in the
-    store what was finished before.
+    was in the store already is taken from there. Raises `LacoError`, with the step as a note, or
+    `Cancelled`; either leaves in the store what was finished before.
     """
     if request.export is not None:
         free_place(request.export.folder)  # before hours of work for it
@@ -89,8 +79,9 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
     number = len(recipe.steps) - done
     if missing or undone:
         lm = _load(recipe, keys, len(recipe.steps), store, context)
+        shown = Shown(recipe, lm.tokenizer)
         for evaluation in missing:
-            _evaluate(lm, recipe, keys[-1], evaluation, store, stage(number))
+            _evaluate(lm, recipe, keys[-1], evaluation, shown, store, stage(number))
             number += 1
         for analysis in undone:
             document = ANALYSES[type(analysis)](lm, analysis, stage(number))
@@ -221,6 +212,7 @@ def _evaluate(
     recipe: Recipe,
     key: str,
     evaluation: Evaluation,
+    shown: Shown,
     store: RunStore,
     context: Context,
 ) -> None:
@@ -235,7 +227,7 @@ def _evaluate(
         return models.load(recipe.model, store.folder, context.device)
 
     found = evaluate(lm, evaluation, context, original, folder)
-    metrics = guarded(lm, recipe, evaluation, found)
+    metrics = guarded(lm, shown, evaluation, found)
     store.add_metrics(key, evaluation, metrics, found.answers)
 
 

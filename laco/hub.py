@@ -164,6 +164,25 @@ def _fetch(name: str, commit: str, fetch: Callable[[], T]) -> T:
         raise ModelError(_offline(name, commit, first_line(error))) from None
 
 
+def answers() -> bool:
+    """Whether the hub answers at all, unless it is switched off."""
+    import urllib.error
+    import urllib.request
+
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        within_patience(lambda: urllib.request.urlopen(request, timeout=PATIENCE).close())
+    except urllib.error.HTTPError:
+        return True  # an answer that says no is an answer
+    except (Unreachable, OSError):
+        return False
+    return True
+
+
 def within_patience(ask: Callable[[], T]) -> T:
     """What `ask` returns, or `Unreachable` when it fails to connect or has not answered in time.
 

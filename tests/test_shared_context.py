@@ -73,7 +73,7 @@ def test_what_is_likeliest_is_seen():
 def test_small_batches_give_the_same(monkeypatch):
     lm = tiny.loaded("llama")
     at_once = log_likelihoods(lm.layers, REQUESTS, lambda _done: None)
-    monkeypatch.setitem(shared_context.TOKENS, "cpu", 4)
+    monkeypatch.setitem(shared_context.BATCH_TOKENS, "cpu", 4)
     few = log_likelihoods(lm.layers, REQUESTS, lambda _done: None)
     assert [score for score, _ in few] == pytest.approx([score for score, _ in at_once], abs=1e-4)
 
@@ -93,7 +93,7 @@ def test_every_request_is_in_one_group_whose_tokens_begin_alike():
 
 
 def test_cancelling_works_between_batches(monkeypatch):
-    monkeypatch.setitem(shared_context.TOKENS, "cpu", 4)
+    monkeypatch.setitem(shared_context.BATCH_TOKENS, "cpu", 4)
 
     def stop(done: int) -> None:
         raise LacoError(f"stopped after {done}")

@@ -12,6 +12,7 @@ from laco.context import Context
 from laco.errors import CalibrationError, Cancelled, LacoError, NumericalError, RecipeError
 from laco.evaluate import harness
 from laco.evaluate.questions import pinned, tasks_of
+from laco.evaluate.seen import Shown
 from laco.evaluate.zero_shot import zero_shot
 from laco.evaluations import Outcome, Request, ZeroShot
 from laco.models import LoadedModel
@@ -279,6 +280,15 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+def test_a_hub_that_does_not_answer_is_told_before_the_harness_looks(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(CalibrationError, match="hub cannot be asked for gsm8k; of the bundle"):
+        tasks_of(ZeroShot(task="gsm8k", data="hub"))
+
+
 def test_code_in_a_task_is_not_run(tmp_path: Path):
     (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
     task = own_task(tmp_path, doc_to_target="!function evil.target")
@@ -358,6 +368,21 @@ def test_questions_from_the_calibration_text_are_told(ref: ModelRef, tmp_path: P
         "items": 2,
         "of": 4,
         "sources": [f"file:{tmp_path / 'text.txt'}"],
+    }
+
+
+def test_all_that_steps_saw_of_one_source_counts(tmp_path: Path):
+    source = f"file:{tmp_path / 'text.txt'}"
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join(f"text{n} " + "so it goes " * 40 for n in range(20))
+    )
+    steps = tuple(
+        Prune(calibration=Calibration(source=source, windows=windows, length=64))
+        for windows in (5, 2)
+    )
+    recipe = Recipe(model=ModelRef(path="somewhere"), steps=steps)
+    assert {name: len(found) for name, found in Shown(recipe, tiny.tokenizer()).texts.items()} == {
+        source: 7
     }
 
 

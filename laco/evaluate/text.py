@@ -15,6 +15,7 @@ from torch import Tensor
 
 from laco.corpora import stream
 from laco.errors import CalibrationError, NumericalError, RecipeError
+from laco.evaluate.greedy import positions
 from laco.walk import logits
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def cut(
             f"A stride of {stride} would pass over text, as a window holds {room} tokens of it; "
             f"use at most {room}."
         )
-    longest = getattr(lm.layers.config, "max_position_embeddings", None)
+    longest = positions(lm.layers)
     if longest is not None and window > longest:
         raise RecipeError(
             f"A window of {window} tokens is longer than the {longest} positions of this model; "
