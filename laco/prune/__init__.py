@@ -1,9 +1,8 @@
 """Prune one layer: zeros in its linears, chosen by a method of the table `PRUNERS`.
 
 A layer's matrices are those of `layers.projections`, Conv1D and fused ones included, routers not,
-and those of experts that are stored as one tensor (`experts.py`). It does
-not know of models, of files, or of what compensates a layer afterwards. Next: `magnitude.py`,
-`wanda.py`, `sparsegpt.py`.
+and those of experts that are stored as one tensor (`experts.py`). It does not know of models, of
+files, or of what compensates a layer afterwards. Next: `magnitude.py`, `wanda.py`, `sparsegpt.py`.
 """
 
 from __future__ import annotations
