@@ -40,6 +40,8 @@ check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
+	@$(BIN)/bandit -q -c pyproject.toml -r laco pages app.py
+	@$(BIN)/python .ci/audit.py
 
 bench: setup
 	@$(BIN)/python docs/make_performance.py $(if $(QUICK),--quick) $(ONLY)

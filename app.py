@@ -6,19 +6,22 @@ what several pages share is in `laco/ui`. Loads no model. Next: `pages/home.py`.
 
 import streamlit as st
 
-from laco.ui import progress
+from laco.ui import person, progress
 from laco.ui.frame import framed, navigation
+from laco.ui.plain import code
 from laco.ui.session import session, store
 
 page = navigation()
+who = person.enter()
 chosen = session()
-with framed():
+with framed(page.url_path):
     page.run()
 
 with st.sidebar:
+    person.sidebar(who)
     st.caption("Model")
-    st.markdown(f"`{chosen.address}`")
+    st.markdown(code(chosen.address))
     st.caption("Running now")
     progress.sidebar()
     st.caption("Results are kept in")
-    st.markdown(f"`{store().folder}`")
+    st.markdown(code(str(store().folder)))

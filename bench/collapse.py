@@ -17,7 +17,7 @@ from laco.collapse import plan_collapse
 from laco.context import Context
 from laco.evaluate import evaluate
 from laco.evaluations import Perplexity
-from laco.merging import apply_merge
+from laco.merging import apply_edit
 from laco.recipe import Collapse, ModelRef
 
 STORE = Path(__file__).parent.parent / "cache"
@@ -50,7 +50,7 @@ def main() -> None:
     for name, step in steps.items():
         lm = models.load(ref, STORE, "cpu")
         plan = plan_collapse(lm, step, corpora.windows(step.calibration, lm.tokenizer), context)
-        report = apply_merge(lm.layers, plan.as_step(step))
+        report = apply_edit(lm.layers, plan.as_step(step))
         (found,) = evaluate(lm, measure, context).metrics
         ratios[name] = found.value / dense.value
         print(

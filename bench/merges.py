@@ -24,7 +24,7 @@ from laco.collapse import plan_collapse
 from laco.context import Context
 from laco.evaluate import evaluate
 from laco.evaluations import Perplexity
-from laco.merging import apply_merge
+from laco.merging import apply_edit
 from laco.models import LoadedModel
 from laco.recipe import Calibration, Collapse, Merge, Merging, ModelRef
 
@@ -104,7 +104,7 @@ class Experiment:
         if name != "original":
             _, merge, _ = name.split()
             fields = {"merge": merge, "spans": self.plans[name]["spans"]}
-            apply_merge(lm.layers, Merge.model_validate(fields))
+            apply_edit(lm.layers, Merge.model_validate(fields))
         self.cells[name] = {
             text: evaluate(lm, spec, Context()).metrics[0].value
             for text, spec in self.measures.items()

@@ -15,6 +15,7 @@ from typing import Any
 from laco import checkpoint
 from laco.depth import FIELDS, edited_fields, per_layer
 from laco.errors import ArchitectureError
+from laco.rhythms import made_list
 
 CAPABILITIES = (
     *("similarity", "collapse", "merge", "sparsity", "compensation", "width", "lora"),
@@ -52,6 +53,21 @@ NO_WIDTH = {  # of families with a layout: why no MLP channels can go
     "qwen3_next": _EXPERTS,
 }
 
+_WIDER = "its class computes a head's width from their number, so fewer would be wider"
+_LATENT = "its keys and values are made of one short vector for all heads"
+_SOME = "not every layer of it has attention"
+NO_GROUPS = {  # of families with a layout: why no groups of attention heads can go
+    **dict.fromkeys(("bloom", "falcon", "gpt2", "gpt_neox", "opt", "stablelm"), _WIDER),
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "gpt_oss": "each of its heads has a sink beside its matrices, which laco does not cut",
+    "jamba": _SOME,
+    "lfm2": _SOME,
+    "mamba": "its layers have no heads of attention",
+    "minicpm3": _LATENT,
+    "qwen3_next": _SOME,
+}
+
 _STREAMS = "its layers hand on several streams of hidden states, and some read others' keys"
 NO_STACK = {  # families whose layers are no stack
     "gemma3n": _STREAMS,
@@ -66,6 +82,8 @@ NOT_BY_ITSELF = {  # families whose layers need more than hidden states
 SHARED = "some of its layers share one block of weights, so none can be changed by itself"
 SHARING = frozenset({"zamba", "zamba2"})  # `LayerStack` finds it out by looking
 
+BESIDE = "layers that guess further tokens; they are not loaded, and dropped from what is saved"
+
 _DERIVED = (  # lists that a class makes where the file has none
     *("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers", "moe_layers"),
     "indexer_types",
@@ -75,10 +93,14 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Found:
-    """What the tensors' names and shapes say of a stack: for each layer, of which make it is."""
+    """What the tensors' names and shapes say of a stack: for each layer, of which make it is.
+
+    `beside` are the places of layers that guess further tokens.
+    """
 
     makes: Sequence[int]
     tokenizer: bool
+    beside: Sequence[str] = ()
 
 
 def capabilities(config: Mapping[str, Any], found: Found, *, trusted: bool) -> dict[str, Answer]:
@@ -98,12 +120,12 @@ def capabilities(config: Mapping[str, Any], found: Found, *, trusted: bool) -> d
     answers = {name: _yes(known) for name in CAPABILITIES}
     text = checkpoint.text_config(dict(config))
     answers["collapse"] = _collapse(text, len(found.makes), known)
-    answers["merge"] = _merge(text, found.makes, known)
+    answers["merge"] = _merge(text, found.makes, known, text.get("model_type") or family)
     if family in SHARING:
         answers |= dict.fromkeys(("collapse", "merge", "lora"), _no(SHARED))
-    if family in NO_WIDTH:
-        answers["width"] = _no(NO_WIDTH[family])
-    elif family not in FAMILIES:
+    if family in FAMILIES:
+        answers["width"] = _width(family, known)
+    else:
         answers["width"] = _no(
             f"{family} is no known family, so it is not known which weights are a channel"
         )
@@ -112,10 +134,24 @@ def capabilities(config: Mapping[str, Any], found: Found, *, trusted: bool) -> d
     answers["export"] = _yes("to a folder that stock transformers loads")
     if remote:
         answers["export"] = _yes("to a folder that needs the model's own Python code to load")
+    if found.beside:
+        dropped = f"{', '.join(found.beside)}, for guessing further tokens, is dropped"
+        for name in ("collapse", "merge", "export"):
+            if answers[name]["ok"]:
+                answers[name] = _yes(f"{answers[name]['reason']}; {dropped}")
     if not found.tokenizer:
         reason = "there is no tokenizer in its folder; copy one there"
         answers |= dict.fromkeys(NEED_TOKENS, _no(reason))
     return answers
+
+
+def _width(family: str, known: str) -> Answer:
+    """Whether MLP channels can go, which is what the form begins with; and groups of heads."""
+    heads = NO_GROUPS.get(family)
+    if reason := NO_WIDTH.get(family):
+        rest = f"nor groups of heads: {heads}" if heads else "groups of heads can, with channels=0"
+        return _no(f"no MLP channels can go: {reason}; {rest}")
+    return _yes(f"{known}, but no groups of heads can go: {heads}" if heads else known)
 
 
 def _collapse(text: Mapping[str, Any], depth: int, known: str) -> Answer:
@@ -132,12 +168,15 @@ def _collapse(text: Mapping[str, Any], depth: int, known: str) -> Answer:
     return _yes(known)
 
 
-def _merge(text: Mapping[str, Any], makes: Sequence[int], known: str) -> Answer:
+def _merge(text: Mapping[str, Any], makes: Sequence[int], known: str, family: str) -> Answer:
     """Whether any neighbours can merge: layers of one make that the config says the same of."""
     depth = len(makes)
     if depth == 1:
         return _no("it has one layer only")
-    apart = [_apart(text, makes, index) for index in range(1, depth)]  # from the one before
+    said = SimpleNamespace(**{**text, **made_list(text, family, depth)})
+    lists = per_layer(said, depth)
+    apart = [_apart(lists, makes, index) for index in range(1, depth)]  # from the one before
+    unsaid = "" if family in FAMILIES else "; those that only its class tells apart are refused"
     may = [
         reason is None and _refusal(text, depth, index + 1, index + 2) is None
         for index, reason in enumerate(apart)
@@ -148,13 +187,14 @@ def _merge(text: Mapping[str, Any], makes: Sequence[int], known: str) -> Answer:
         return _no(f"no two neighbours can merge: {refused}")
     if differ:
         spans = ", ".join(f"[{start}, {stop})" for start, stop in _runs(may))
-        return _yes(f"only within layers {spans}, whose neighbours are alike; elsewhere {differ}")
-    return _yes(known)
+        where = f"only within layers {spans}, whose neighbours are alike; elsewhere {differ}"
+        return _yes(where + unsaid)
+    return _yes(known + unsaid)
 
 
-def _apart(text: Mapping[str, Any], makes: Sequence[int], index: int) -> str | None:
+def _apart(lists: Mapping[str, Sequence[Any]], makes: Sequence[int], index: int) -> str | None:
     """Why a layer and the one before it are not of one kind, in a few words."""
-    for name, values in per_layer(SimpleNamespace(**text), len(makes)).items():
+    for name, values in lists.items():
         if values[index - 1] != values[index]:
             return f"layers {index - 1} and {index} differ in {name}"
     if makes[index - 1] != makes[index]:

@@ -7,7 +7,6 @@ which reads the headers.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,19 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laco import checkpoint, gguf_header, hub, reference
-from laco.capabilities import CAPABILITIES, Found, capabilities
+from laco import ahead, checkpoint, gguf_header, hub, reference
+from laco.capabilities import BESIDE, CAPABILITIES, Found, capabilities
 from laco.checkpoint import BYTES, Header
 from laco.errors import ModelError, RecipeError
+from laco.expected import loaded, usual
+from laco.machine import ASSUMED, known_speed
 from laco.recipe import ModelRef
 
 PARTS: tuple[str, ...] = ("embedding", "attention", "mlp", "norms", "head", "other")
-
-# `expected` is made of these. Measured on two cores of a cloud machine; good to a factor of two.
-FLOPS_PER_CORE = 25e9
-PROGRAM = 450 << 20  # bytes that Python, torch and transformers take by themselves
-SIMILARITY_TOKENS = 16 * 256  # what `Similarity` shows the model by default
-WINDOW_TOKENS = 1024  # in a batch, for the room that one pass takes
 
 _INDEX = re.compile(r"(?:^|\.)(\d+)\.")
 _BUFFER = re.compile(r"(attn|attention)\.(masked_)?bias$")
@@ -55,8 +50,10 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
 
     `parameters` counts a tied head once. `bytes` are the weights in the number format `dtype`,
     `file_bytes` as they lie on disk. `layer_parameters` has one number a layer, first to last.
-    `expected` holds estimates: memory is the weights, the program and four float32 copies of one
-    batch's widest states; seconds are two operations a parameter and token on all CPU cores.
+    `left_out` says in words which tensors are not loaded nor saved, or is None.
+    `expected` holds estimates for this machine's CPU (`expected.py`): `memory_bytes` of the model
+    while it is loaded, and under `work` memory and seconds of each capability, with its form's
+    own settings; `measured` says whether the machine's speed was measured or is assumed.
     Raises `ModelError` for what is missing or broken.
     """
     ref = reference.pin(ref, cache)
@@ -65,7 +62,11 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
     layers = checkpoint.depth_of(config)
     if not layers:
         raise ModelError(f"The config of {ref.path} does not say how many layers it has.")
-    tensors = _sort(headers, layers, text)
+    if reason := checkpoint.misfit(config, headers):
+        raise ModelError(f"{ref.path} is broken: {reason}; fetch its config and weights anew.")
+    beside = ahead.left_out(config, headers)
+    gone = {name for names in beside.values() for name in names}
+    tensors = _sort({name: t for name, t in headers.items() if name not in gone}, layers, text)
     parameters, width = sum(tensors.parts.values()), BYTES[ref.dtype]
     heads = _first(text, "num_attention_heads", "n_head", "num_heads") or 1
     hidden = _first(text, "hidden_size", "n_embd") or 0
@@ -89,20 +90,24 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
         "intermediate_size": intermediate,
         "vocab_size": vocabulary,
         "tied": tensors.tied,
+        "active_share": _active_share(text),
         "context_length": _first(text, "max_position_embeddings", "n_positions", "seq_length"),
         "parts": tensors.parts,
+        "left_out": _left_out(beside),
         "source": {"kind": kind, "path": ref.path, "revision": ref.revision},
     }
     card["capabilities"] = capabilities(
-        config, Found(tensors.makes, tokenizer), trusted=ref.trust_remote_code
+        config,
+        Found(tensors.makes, tokenizer, tuple(beside)),
+        trusted=ref.trust_remote_code,
     )
     if reason := checkpoint.uneven(config, headers):
         card["capabilities"] = {name: {"ok": False, "reason": reason} for name in CAPABILITIES}
-    widest = max(intermediate, hidden, vocabulary // 8)  # logits are made in chunks
-    work = 2 * sum(tensors.layers) * SIMILARITY_TOKENS
+    speed = known_speed(cache)
     card["expected"] = {
-        "memory_bytes": card["bytes"] + PROGRAM + 4 * 4 * WINDOW_TOKENS * widest,
-        "seconds_similarity": round(work / (FLOPS_PER_CORE * (os.cpu_count() or 1)), 1),
+        "memory_bytes": loaded(card, speed or ASSUMED),
+        "work": usual(card, speed or ASSUMED),
+        "measured": speed is not None,
     }
     return card
 
@@ -230,6 +235,18 @@ def _is_buffer(name: str, tensor: Header) -> bool:
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:
     return next((config[name] for name in names if config.get(name) is not None), None)
+
+
+def _left_out(beside: Mapping[str, Sequence[str]]) -> str | None:
+    count = sum(len(names) for names in beside.values())
+    return f"{', '.join(beside)} ({count} tensors): {BESIDE}" if beside else None
+
+
+def _active_share(text: Mapping[str, Any]) -> float:
+    """The share of its experts that a layer sends one token through; 1 where there are none."""
+    experts = _first(text, "num_local_experts", "num_experts", "n_routed_experts")
+    chosen = _first(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    return min(1.0, chosen / experts) if experts and chosen else 1.0
 
 
 def _kv_heads(text: Mapping[str, Any], heads: int) -> int:

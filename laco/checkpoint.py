@@ -1,25 +1,23 @@
 """What a checkpoint on disk says about itself: config, tensors, tokenizer; read, never loaded.
 
-There is no torch here, so that pages and the command line may ask too. Next: `models.py`, which
-loads, and `card.py`, which describes.
+There is no torch here, so that pages and the command line may ask too. Next: `shards.py`, which
+reads the files of weights; `models.py`, which loads; `card.py`, which describes.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from laco.errors import ModelError
+from laco.reading import TABLE_BYTES, Malformed, json_of, short, size_of
+from laco.shards import Header, check_inside, read_headers, weight_files
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # safetensors' names for ours
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 TOKENIZERS = (
     "tokenizer.json",
     "tokenizer.model",
@@ -35,20 +33,15 @@ ENCODERS = frozenset(
         *("electra", "ernie", "esm", "longformer", "modernbert", "mpnet", "roberta", "xlm-roberta"),
     }
 )
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+COUNTS = (
+    *DEPTHS,
+    *("vocab_size", "hidden_size", "n_embd", "intermediate_size", "num_attention_heads"),
+    *("n_head", "num_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"),
+)
+_SLACK = 4  # a weight may be larger than all that is there by this, where a family shares
+_HARMLESS = 1 << 26  # elements that may be asked for whatever the files hold
 _INDEX = re.compile(r"(?:^|\.)(\d+)\.")  # of a layer, in a tensor's name
-
-
-@dataclass(frozen=True)
-class Header:
-    """One tensor as its file's header describes it."""
-
-    dtype: str  # "F32", "BF16", ... as safetensors says
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
 
 
 def checkpoint_dtype(folder: Path) -> str:
@@ -80,7 +73,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 def depth_of(config: dict[str, Any]) -> int | None:
     """How many layers a config says, under whichever name."""
     text = text_config(config)
-    for key in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
+    for key in DEPTHS:
         if isinstance(text.get(key), int):
             return text[key]
     return None
@@ -89,78 +82,44 @@ def depth_of(config: dict[str, Any]) -> int | None:
 def read_config(folder: Path) -> dict[str, Any]:
     """A folder's config.json. Raises `ModelError` when it is missing or broken."""
     file = folder / "config.json"
-    if not file.is_file():
+    if not file.is_file() and not file.is_symlink():
         raise ModelError(
             f"{folder} has no config.json, so it is not a model folder; give the folder that "
             "`save_pretrained` wrote."
         )
+    check_inside(folder, file)
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ModelError(f"{file} is not valid JSON ({error}); fetch it anew.") from None
+        config = json_of(file)
+    except Malformed as error:
+        raise ModelError(f"{file} {error}; fetch it anew.") from None
     if not isinstance(config, dict) or "model_type" not in config:
         raise ModelError(f"{file} names no `model_type`; fetch the config of a transformers model.")
+    if reason := _wrong_type(config):
+        raise ModelError(f"{file} says that {reason}; fetch it anew.")
     return config
 
 
-def weight_files(folder: Path, *, missing_ok: bool = False) -> list[Path]:
-    """The safetensors files of a folder, shards in order. Refuses pickled weights."""
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    if index.is_file():
-        try:
-            names = sorted(
-                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            )
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ModelError(f"{index} cannot be read ({error}); fetch it anew.") from None
-        for name in names:
-            if not (folder / name).is_file() and not missing_ok:
-                raise ModelError(
-                    f"{folder} lacks {name}, which its index lists; fetch that file again."
-                )
-        return [folder / name for name in names if (folder / name).is_file()]
-    if missing_ok:
-        return []
-    pickled = sorted(file.name for pattern in PICKLED for file in folder.glob(pattern))
-    if pickled:
-        raise ModelError(
-            f"{folder} holds pickled weights only ({pickled[0]}), which can run code when opened; "
-            "convert them with `save_pretrained(..., safe_serialization=True)` somewhere you "
-            "trust them."
-        )
-    raise ModelError(f"{folder} has no model.safetensors; give a folder with the model's weights.")
-
-
-def read_headers(folder: Path) -> dict[str, Header]:
-    """Every tensor of a folder by name, from the files' headers alone."""
-    return {name: header for file in weight_files(folder) for name, header in _file_headers(file)}
-
-
-def _file_headers(file: Path) -> Iterator[tuple[str, Header]]:
-    size = file.stat().st_size
-    broken = f"{file} is broken"
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise ModelError(f"{broken}: its header does not fit into the file; fetch it again.")
-        try:
-            header = json.loads(stream.read(length))
-            entries = [
-                (name, Header(item["dtype"], tuple(item["shape"])), item["data_offsets"][1])
-                for name, item in header.items()
-                if name != "__metadata__"
-            ]
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            raise ModelError(f"{broken}: its header is not readable; fetch it again.") from None
-    needed = 8 + length + max((end for *_, end in entries), default=0)
-    if size != needed:
-        raise ModelError(
-            f"{broken}: it has {size:,} bytes where its header promises {needed:,}; fetch it again."
-        )
-    for name, tensor, _ in entries:
-        yield name, tensor
+def _wrong_type(config: dict[str, Any]) -> str | None:
+    """Which field that every config has is of the wrong type, in words; None if none is."""
+    if not isinstance(config["model_type"], str):
+        return f"model_type is {short(repr(config['model_type']))}, which is no text"
+    if not isinstance(config.get("text_config") or {}, dict):
+        return f"text_config is {short(repr(config['text_config']))}, which is no object"
+    text = text_config(config)
+    for name in COUNTS:
+        value = text.get(name)
+        if value is None or isinstance(value, list):  # one for each layer, in some families
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            return f"{name} is {short(repr(value))}, which is no positive whole number"
+    for name in ("vocab_size", "hidden_size", *DEPTHS):
+        if isinstance(text.get(name), list):
+            return f"{name} is {short(repr(text[name]))}, which is no positive whole number"
+    for place in (config, text):
+        for name in ("dtype", "torch_dtype"):
+            if not isinstance(place.get(name), str | None):
+                return f"{name} is {short(repr(place[name]))}, which is no number format"
+    return None
 
 
 def not_causal(config: dict[str, Any]) -> str | None:
@@ -170,8 +129,9 @@ def not_causal(config: dict[str, Any]) -> str | None:
         return f"{kind} is an encoder-decoder; laco takes decoder-only causal language models"
     if kind in ENCODERS and not config.get("is_decoder"):
         return f"{kind} is an encoder; laco takes decoder-only causal language models"
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "an unknown method")
+    if quantised := config.get("quantization_config"):
+        told = quantised if isinstance(quantised, dict) else {}
+        method = short(str(told.get("quant_method", "an unknown method")))
         return (
             f"the weights are quantised ({method}) and cannot be edited; take the checkpoint "
             "before quantisation, or a GGUF file"
@@ -211,6 +171,57 @@ def uneven(config: dict[str, Any], headers: Mapping[str, Header]) -> str | None:
     return None
 
 
+def misfit(config: dict[str, Any], headers: Mapping[str, Header]) -> str | None:
+    """Why the files cannot hold what the config says, or None if they may.
+
+    Asked before anything of the config's sizes is made: a wrong number there could take hours, or
+    all of the memory.
+    """
+    text, depth = text_config(config), depth_of(config) or 0
+    found = [int(place[1]) + 1 for name in headers if (place := _INDEX.search(name))]
+    if depth > max(found, default=0):
+        return f"its config says {depth:,} layers, and its files hold {max(found, default=0):,}"
+    there = sum(header.size for header in headers.values())
+    hidden = text.get("hidden_size") or text.get("n_embd") or 1
+    heads = (text.get("num_attention_heads") or text.get("n_head") or 1, text.get("head_dim") or 1)
+    for name, size in (
+        ("vocab_size", text.get("vocab_size")),
+        ("intermediate_size", text.get("intermediate_size")),
+        ("hidden_size", hidden),
+        ("head_dim", heads[0] * heads[1]),
+    ):
+        largest = max(size) if isinstance(size, list) and size else size
+        if isinstance(largest, int) and largest * hidden > max(_SLACK * there, _HARMLESS):
+            return (
+                f"its config says {name} {text.get(name):,}, and its files hold {there:,} "
+                "elements in all"
+            )
+    return None
+
+
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a tokenizer's files lie in this folder."""
-    return any(next(folder.glob(pattern), None) for pattern in TOKENIZERS)
+    """Whether a tokenizer's files lie in this folder. `ModelError` for one too large to be one."""
+    found = [file for pattern in TOKENIZERS for file in sorted(folder.glob(pattern))]
+    for file in [*found, *sorted(folder.glob("*token*.json")), *sorted(folder.glob("*.jinja"))]:
+        check_inside(folder, file)
+        try:
+            size_of(file, TABLE_BYTES)
+        except Malformed as error:
+            raise ModelError(f"{file} {error}; fetch it anew.") from None
+    return bool(found)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """`ModelError` where a tokenizer's JSON files are none, or hold something else than objects."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            found = json_of(file, TABLE_BYTES)
+            if not isinstance(found, dict):
+                raise Malformed("holds no JSON object")
+            if name == "tokenizer.json" and not isinstance(found.get("model"), dict):
+                raise Malformed("describes no tokenizer")
+        except Malformed as error:
+            raise ModelError(f"{file} {error}; fetch it anew.") from None

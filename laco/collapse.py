@@ -1,7 +1,7 @@
 """Find which layers to collapse, in four orders of search.
 
 A search gives a `CollapsePlan`, which is data: spans, and every candidate tried with its score.
-Carrying it out is `merging.apply_merge`; scoring candidates is `candidates.Trials`. So a plan can
+Carrying it out is `merging.apply_edit`; scoring candidates is `candidates.Trials`. So a plan can
 be shown, edited and run again without a search. Next: `candidates.py`.
 """
 

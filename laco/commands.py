@@ -53,6 +53,11 @@ def typed(specs: Iterable[Evaluation]) -> list[str]:
     ]
 
 
+def trial(models: Sequence[str], prompt: str, tokens: int) -> str:
+    """What has models go on with a prompt from a terminal."""
+    return shlex.join(["laco", "try", *models, "--prompt", prompt, "--tokens", str(tokens)])
+
+
 def command(model: str, specs: Iterable[Evaluation]) -> str:
     """What measures a model or a result from a terminal."""
     return shlex.join(["laco", "evaluate", model, *typed(specs)])

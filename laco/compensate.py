@@ -114,9 +114,8 @@ def compensate(task: Task, spec: Compensate, seed: int, place: str, context: Con
 
     laco+: least squares on the output linear, then Adam on everything, each kept only if the
     held-out error falls. paper: AdamW on the plain squared error (`steps/recovery.py`, `PAPER`),
-    whose end is kept as released. Numbers that are not finite put the layer back to what it was
-    before, and a note says so. NumericalError, naming `place` ("layer 7"), when it is not finite
-    to begin with.
+    whose end is kept as released. NumericalError, naming `place` ("layer 7"), when a number is not
+    finite, to begin with or on the way.
     """
     check_finite(task.layer, place)
     fit, batch = Fit(pruned=0.0), task.batch  # a step of Adam has so many windows, room or not
@@ -127,7 +126,7 @@ def compensate(task: Task, spec: Compensate, seed: int, place: str, context: Con
             "dtype, or look for the layer that went wrong before."
         )
     if spec.mode == "laco+":
-        _with_room(task, fit, lambda: _ridge(task, fit))
+        _with_room(task, fit, lambda: _ridge(task, fit, place))
     if spec.epochs:
         _descend(task, spec, batch, seed, place, fit, context)
     return fit
@@ -173,7 +172,7 @@ def output_linear(task: Task) -> tuple[str, float] | None:
 
 
 @torch.no_grad()
-def _ridge(task: Task, fit: Fit) -> None:
+def _ridge(task: Task, fit: Fit, place: str) -> None:
     """Least squares on the output linear, with the damping that held-out windows like best."""
     found = output_linear(task)
     if found is None:
@@ -212,6 +211,11 @@ def _ridge(task: Task, fit: Fit) -> None:
             for fed, gap, norms in held
         ]
         error = float(torch.cat(errors).mean())
+        if not math.isfinite(error):
+            raise NumericalError(
+                f"Least squares on {found[0]} of {place} gave numbers that are not finite; use "
+                "more calibration windows, or run the model in another dtype."
+            )
         if not error < best[0]:
             break
         best, fit.damping = (error, change), factor
@@ -256,23 +260,29 @@ def _descend(
                     parameters[name].grad.mul_(mask)  # type: ignore[union-attr]
                 nn.utils.clip_grad_norm_(parameters.values(), CLIP)
                 optimiser.step()
-            fit.losses.append(total / steps)
             if not math.isfinite(total):
-                break
+                raise _diverged(f"The loss of {place} in epoch {epoch + 1}", spec)
+            fit.losses.append(total / steps)
     finally:
         for parameter in parameters.values():
             parameter.requires_grad_(False)
             parameter.grad = None
     error = _with_room(task, fit, task.error)
-    if math.isfinite(error):
-        fit.adam = error
-        if paper or error < fit.error:
-            fit.kept = "adam"
-            return
-    else:
-        fit.notes.append("Adam ended in numbers that are not finite; it was undone")
+    if not math.isfinite(error):
+        raise _diverged(f"The error of {place} after {spec.epochs} epochs", spec)
+    fit.adam = error
+    if paper or error < fit.error:
+        fit.kept = "adam"
+        return
     for name, parameter in parameters.items():
         parameter.copy_(before[name])
+
+
+def _diverged(what: str, spec: Compensate) -> NumericalError:
+    return NumericalError(
+        f"{what} of compensation is not finite; use a smaller learning rate than "
+        f"{spec.learning_rate:g}, or run the model in another dtype."
+    )
 
 
 def _gradients(task: Task, windows: Tensor, paper: bool) -> float:

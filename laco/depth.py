@@ -55,11 +55,11 @@ def _derived(name: str, listed: str) -> Change:
 
 
 def _tokens_ahead(name: str) -> Change:
-    return _recomputed("layers beside the stack that guess more tokens", rules.without(name))
+    return _recomputed("layers beside the stack that guess further tokens", rules.without(name))
 
 
 _WITH = "belongs to {}, whose rule reads it"
-_AHEAD = "speaks of the layers that guess more tokens, which are not saved"
+_AHEAD = "speaks of the layers that guess further tokens, which are not saved"
 _LEFT: dict[str, tuple[str, ...]] = {
     "token ids, names or sizes, of which there may happen to be as many as layers": (
         *("architectures", "begin_suppress_tokens", "bos_token_id", "eos_token_id"),
@@ -158,6 +158,7 @@ FIELDS: dict[str, Change] = {
     "moe_layer_interval": _recomputed("where experts start, end, how often", rules.moe_interval),
     "moe_layers": _indices("moe_layers", "layers with experts"),
     "moe_topk": Change("slice", "experts per token, or a list"),
+    "mtp_num_hidden_layers": _tokens_ahead("mtp_num_hidden_layers"),
     "n_input_layers": _refused("n_input_layers", "first and last layers stand apart"),
     "n_layers_per_attn_res_block": _rhythm(
         "n_layers_per_attn_res_block", "where a block of layers starts"

@@ -1,7 +1,7 @@
 """Carry out a request: run a recipe's missing steps, then measure what is not measured yet.
 
 The loop is all there is: find the longest prefix of the recipe that lies on disk, load it, apply
-the steps after it, save each. What a step does is in `merging.py`, `collapse.py`, `rework.py` and
+the steps after it, save each. What a step does is in `collapse.py`, `restack.py`, `rework.py` and
 `finetune.py`; where things are kept is `store.py`. Numbers are taken from the saved model, read
 back, never from the one in memory, so that they hold for the file that a user gets.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from laco import corpora, models
 from laco.collapse import plan_collapse
 from laco.context import Context
 from laco.corpora import Windows
-from laco.disk import free_place, move_files
+from laco.disk import discard, free_place, link_files
 from laco.errors import LacoError, ModelError
 from laco.evaluate import evaluate, pinned
 from laco.evaluate.seen import Shown, guarded
@@ -33,11 +34,13 @@ from laco.evaluations import (
 from laco.export import export
 from laco.finetune import finetune
 from laco.lazy import LayerWriter, LazyModel
-from laco.memory import peak_memory
-from laco.merging import apply_drop, apply_merge, group_ends
+from laco.locks import alone
+from laco.memory import give_back, peak_memory
+from laco.merging import group_ends
 from laco.models import LoadedModel
 from laco.recipe import Collapse, Compensate, Drop, Finetune, Merge, Prune, Recipe, chained_key
-from laco.rework import Texts, rework
+from laco.restack import restack
+from laco.rework import STATE, Texts, rework
 from laco.similarity import layer_similarity, parameter_similarity
 from laco.store import RunStore
 from laco.whatif import what_if
@@ -67,27 +70,22 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
     def stage(number: int) -> Context:
         return context.part(number / stages, (number + 1) / stages)
 
-    lm: LoadedModel | None = None
     for number, index in enumerate(range(done, len(recipe.steps))):
-        if isinstance(recipe.steps[index], Prune | Compensate):
-            lm = None  # these read the files layer by layer
-            _rework(recipe, keys, index, store, stage(number))
-        else:
-            lm = lm or _load(recipe, keys, index, store, context)
-            _advance(lm, recipe, keys, index, store, stage(number))
-    lm = None
+        with _making(keys[index + 1], store, stage(number)) as is_made:
+            if not is_made:
+                STEPS[type(recipe.steps[index])](recipe, keys, index, store, stage(number))
     number = len(recipe.steps) - done
     if missing or undone:
         lm = _load(recipe, keys, len(recipe.steps), store, context)
         shown = Shown(recipe, lm.tokenizer)
         for evaluation in missing:
-            _evaluate(lm, recipe, keys[-1], evaluation, shown, store, stage(number))
+            _evaluate(lm, recipe, keys, evaluation, shown, store, stage(number))
             number += 1
         for analysis in undone:
             document = ANALYSES[type(analysis)](lm, analysis, stage(number))
             store.add_analysis(keys[-1], analysis, document)
             number += 1
-    lm = None
+        del lm  # an export loads it anew
     report = _report(request, store, keys, done)
     if request.export is not None:
         report["export"] = export(recipe, store, request.export, stage(number))
@@ -106,31 +104,40 @@ def settle(recipe: Recipe, store: RunStore) -> Recipe:
     return settle(earlier.recipe.then(*recipe.steps), store)
 
 
-def _load(
-    recipe: Recipe, keys: list[str], done: int, store: RunStore, context: Context
-) -> LoadedModel:
-    """The model after the first `done` steps, from its artifact."""
-    context.step(0.0, f"loading {recipe.model.path}")
+def _folder(recipe: Recipe, keys: list[str], done: int, store: RunStore) -> Path:
+    """Where the model after the first `done` steps lies."""
     if done == 0:
-        return models.load(recipe.model, store.folder, context.device)
+        return models.folder_of(recipe.model, store.folder)
     artifact = store.artifact(keys[done])
     assert artifact is not None
     assert artifact.path is not None
-    return models.load_folder(artifact.path, recipe.model, context.device)
+    return artifact.path
 
 
-def _advance(
-    lm: LoadedModel, recipe: Recipe, keys: list[str], index: int, store: RunStore, context: Context
+def _load(
+    recipe: Recipe, keys: list[str], done: int, store: RunStore, context: Context
+) -> LoadedModel:
+    """The model after the first `done` steps, whole."""
+    context.step(0.0, f"loading {recipe.model.path}")
+    return models.load_folder(_folder(recipe, keys, done, store), recipe.model, context.device)
+
+
+def _original(recipe: Recipe, store: RunStore, device: str) -> LoadedModel:
+    return models.load(recipe.model, store.folder, device)
+
+
+def _finetune(
+    recipe: Recipe, keys: list[str], index: int, store: RunStore, context: Context
 ) -> None:
-    """Apply step `index` to `lm` and save the result."""
-
-    def original() -> LoadedModel:
-        return models.load(recipe.model, store.folder, context.device)
-
+    """Apply step `index`, a training of the whole model in memory, and save the result."""
     step = recipe.steps[index]
-    options = {"original": original} if isinstance(step, Finetune) else {}
+    assert isinstance(step, Finetune)
     with _reported(recipe, keys, index, store, context) as (reports, report):
-        report |= STEPS[type(step)](lm, step, context, **options)
+        lm = _load(recipe, keys, index, store, context)
+        windows, train, held_out = corpora.learning(step.calibration, step.held_out, lm.tokenizer)
+        original = partial(_original, recipe, store, context.device)
+        report |= finetune(lm, step, train, held_out, context, original)
+        report["calibration"] = _text_report(windows)
     _save(recipe, keys, index, store, reports, lambda folder: models.save_folder(lm, folder))
 
 
@@ -142,20 +149,63 @@ def _rework(recipe: Recipe, keys: list[str], index: int, store: RunStore, contex
     """
     step = recipe.steps[index]
     assert isinstance(step, Prune | Compensate)
-    before = store.artifact(keys[index])
-    original = models.folder_of(recipe.model, store.folder)
-    source = original if before is None or before.path is None else before.path
     with _reported(recipe, keys, index, store, context) as (reports, report):
-        teacher = LazyModel(original, recipe.model, context.device)
-        student = LazyModel(source, recipe.model, context.device)
-        earlier = [done["report"]["kept"] for done in reports if "kept" in done["report"]]
+        teacher, student = (
+            LazyModel(_folder(recipe, keys, done, store), recipe.model, context.device)
+            for done in (0, index)
+        )
+        earlier = [one["report"]["kept"] for one in reports if "kept" in one["report"]]
         ends = group_ends(len(teacher.stack), earlier)
         writer = LayerWriter(student, store.unfinished(keys[index + 1]))
         texts, about = _texts(step, student.tokenizer)
         report |= rework(student, teacher, ends, step, texts, writer, context)
         report["calibration"] = about
         writer.finish(report["fields"])
-    _save(recipe, keys, index, store, reports, lambda folder: move_files(writer.folder, folder))
+    _save_walked(recipe, keys, index, store, reports)
+
+
+def _restack(
+    recipe: Recipe, keys: list[str], index: int, store: RunStore, context: Context
+) -> None:
+    """Apply step `index`, after which there are fewer layers, and save the result.
+
+    A search needs the model in memory, and lets go of it before the files are written.
+    """
+    step = recipe.steps[index]
+    assert isinstance(step, Collapse | Merge | Drop)
+    place = store.unfinished(keys[index + 1])
+    with _reported(recipe, keys, index, store, context) as (reports, report):
+        said: Report = {}
+        writing = context
+        if isinstance(step, Collapse):
+            discard(place)  # of a search that may have ended otherwise
+            lm = _load(recipe, keys, index, store, context)
+            step, said = _searched(lm, step, context.part(0, 0.95))
+            del lm
+            give_back()
+            writing = context.part(0.95, 1)
+        elif isinstance(step, Merge):
+            said = {"spans": [list(span) for span in step.spans]}
+        source = LazyModel(_folder(recipe, keys, index, store), recipe.model, context.device)
+        report |= {**restack(source, step, place, writing), **said}
+    _save_walked(recipe, keys, index, store, reports)
+
+
+def _save_walked(
+    recipe: Recipe, keys: list[str], index: int, store: RunStore, reports: list[Report]
+) -> None:
+    """Keep what a walk wrote, with its reports."""
+    place = store.unfinished(keys[index + 1])
+    _save(recipe, keys, index, store, reports, lambda folder: link_files(place, folder, STATE))
+    discard(place)
+
+
+@contextmanager
+def _making(key: str, store: RunStore, context: Context) -> Iterator[bool]:
+    """Nobody else makes the result under `key` meanwhile. Whether another had just made it."""
+    waiting = partial(context.step, 0.0, "waiting for another job that makes the same result")
+    with alone(store.folder / "locks" / key, waiting):
+        yield store.artifact(key) is not None
 
 
 def _texts(step: Prune | Compensate, tokenizer: Any) -> tuple[Texts, Report]:
@@ -210,48 +260,26 @@ def _save(
 def _evaluate(
     lm: LoadedModel,
     recipe: Recipe,
-    key: str,
+    keys: list[str],
     evaluation: Evaluation,
     shown: Shown,
     store: RunStore,
     context: Context,
 ) -> None:
-    artifact = store.artifact(key)
-    folder = models.folder_of(recipe.model, store.folder)  # an untouched model lies there
-    if artifact is not None and artifact.path is not None:
-        folder = artifact.path
-
     def original() -> LoadedModel:
-        if not recipe.steps:
-            return lm
-        return models.load(recipe.model, store.folder, context.device)
+        return _original(recipe, store, context.device) if recipe.steps else lm
 
+    folder = _folder(recipe, keys, len(recipe.steps), store)
     found = evaluate(lm, evaluation, context, original, folder)
     metrics = guarded(lm, shown, evaluation, found)
-    store.add_metrics(key, evaluation, metrics, found.answers)
+    store.add_metrics(keys[-1], evaluation, metrics, found.answers)
 
 
-def _collapse(lm: LoadedModel, step: Collapse, context: Context) -> Report:
+def _searched(lm: LoadedModel, step: Collapse, context: Context) -> tuple[Merge, Report]:
+    """What a search found, as a step, and what there is to tell of it."""
     windows = corpora.windows(step.calibration, lm.tokenizer)
     plan = plan_collapse(lm, step, windows, context)
-    report = apply_merge(lm.layers, plan.as_step(step))
-    return {**report, **plan.document(step), "calibration": _text_report(windows)}
-
-
-def _merge(lm: LoadedModel, step: Merge, _context: Context) -> Report:
-    return {**apply_merge(lm.layers, step), "spans": [list(span) for span in step.spans]}
-
-
-def _drop(lm: LoadedModel, step: Drop, _context: Context) -> Report:
-    return apply_drop(lm.layers, step)
-
-
-def _finetune(
-    lm: LoadedModel, step: Finetune, context: Context, original: Callable[[], LoadedModel]
-) -> Report:
-    windows, train, held_out = corpora.learning(step.calibration, step.held_out, lm.tokenizer)
-    report = finetune(lm, step, train, held_out, context, original)
-    return {**report, "calibration": _text_report(windows)}
+    return plan.as_step(step), {**plan.document(step), "calibration": _text_report(windows)}
 
 
 def _text_report(windows: Windows) -> Report:
@@ -274,10 +302,12 @@ def _what_if(lm: LoadedModel, spec: WhatIf, context: Context) -> Report:
     return what_if(lm, spec, corpora.windows(spec.calibration, lm.tokenizer), context)
 
 
-STEPS: dict[type, Callable[..., Report]] = {
-    Collapse: _collapse,
-    Merge: _merge,
-    Drop: _drop,
+STEPS: dict[type, Callable[..., None]] = {
+    Collapse: _restack,
+    Merge: _restack,
+    Drop: _restack,
+    Prune: _rework,
+    Compensate: _rework,
     Finetune: _finetune,
 }
 

@@ -11,6 +11,7 @@ Each message is one sentence: what is wrong, where, and what to do. Anything tha
     ├─ NumericalError      a number that is not finite, with the place where it arose
     ├─ StoreError          an artifact that is incomplete or does not match its key
     ├─ ExportError         a folder that was not exported, with the checks it went through
+    ├─ AccessError         someone who may not do that, or a path that a browser may not name
     └─ JobError            a job that ended early
 """
 
@@ -54,6 +55,10 @@ class ExportError(LacoError):
     def __init__(self, message: str, checks: Sequence[Mapping[str, Any]] = ()):
         super().__init__(message)
         self.checks = [dict(check) for check in checks]
+
+
+class AccessError(LacoError):
+    """Whoever asks may not do that; the message says who can."""
 
 
 class JobError(LacoError):

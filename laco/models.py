@@ -20,9 +20,10 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import logging as chatter
 
-from laco import checkpoint, hub, reference
+from laco import ahead, causes, checkpoint, hub, reference
+from laco.disk import partial_path
 from laco.errors import ModelError
-from laco.layers import LayerStack
+from laco.layers import LayerStack, check_finite
 from laco.recipe import ModelRef
 from laco.reference import BUNDLED, pin
 
@@ -94,6 +95,7 @@ def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
         )
     model, found = loaded
     check_loaded(folder, found)
+    check_finite(model, str(folder))
     model.eval().requires_grad_(False)
     return LoadedModel(model, tokenizer, LayerStack(model), ref)
 
@@ -108,6 +110,11 @@ def check_folder(folder: Path, ref: ModelRef, device: str) -> tuple[dict[str, An
     if reason := checkpoint.not_causal(config):
         raise ModelError(f"{folder} cannot be loaded: {reason}.")
     headers = checkpoint.read_headers(folder)
+    if reason := checkpoint.misfit(config, headers):
+        raise ModelError(
+            f"{folder} cannot be loaded: {reason}; its weights and its config.json do not belong "
+            "together, so fetch both anew."
+        )
     reason = checkpoint.uneven(config, headers)
     if reason and not (ref.trust_remote_code and config.get("auto_map")):
         raise ModelError(f"{folder} cannot be loaded: {reason}.")
@@ -122,6 +129,7 @@ def check_folder(folder: Path, ref: ModelRef, device: str) -> tuple[dict[str, An
             f"{folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json of the "
             "model it was made from into it."
         )
+    checkpoint.check_tokenizer(folder)
     return config, getattr(torch, dtype)
 
 
@@ -133,6 +141,8 @@ def save_folder(lm: LoadedModel, folder: Path) -> None:
     the tokenizer knows no id past the embedding. Raises `ModelError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for name, value in ahead.none_counted(vars(lm.layers.config)).items():
+        setattr(lm.layers.config, name, value)
     with quiet():
         lm.model.save_pretrained(folder)
         lm.tokenizer.save_pretrained(folder)
@@ -201,12 +211,20 @@ def causal_tokenizer(folder: Path, config: dict[str, Any], ref: ModelRef) -> Any
         raise ModelError(
             f"{folder} cannot be loaded: {config['model_type']} is not a causal language model."
         )
+    rows = checkpoint.text_config(config).get("vocab_size")
+    added = tokenizer.get_added_vocab()  # such as a padding token, which plain text does not hold
+    last = max((n for word, n in tokenizer.get_vocab().items() if word not in added), default=0)
+    if isinstance(rows, int) and last >= rows:
+        raise ModelError(
+            f"{folder} cannot be loaded: its tokenizer gives numbers up to {last:,}, and its "
+            f"embedding has {rows:,} rows; copy the tokenizer of the model it was made from."
+        )
     return tokenizer
 
 
 def _convert(file: Path, target: Path) -> None:
     """Dequantise a GGUF file into a float32 folder. Two at once are safe: one rename wins."""
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    partial = partial_path(target)
     options: dict[str, Any] = {"gguf_file": file.name}
     try:
         with quiet():
@@ -240,14 +258,19 @@ def _forget_quantisation(model: Any) -> None:
 
 
 def check_loaded(folder: Path, found: dict[str, Any]) -> None:
-    """`ModelError` when a loader found tensors missing, left over, or of another shape."""
+    """`ModelError` when a loader found tensors missing, left over, or of another shape.
+
+    Layers that guess further tokens may be left over.
+    """
+    more_tokens = ahead.left_out(checkpoint.read_config(folder), found.get("unexpected_keys") or ())
+    passed = {name for names in more_tokens.values() for name in names}
     for kind, meaning in (
         ("missing_keys", "lacks"),
         ("unexpected_keys", "has, unknown to its config,"),
         ("mismatched_keys", "has in another shape than its config says"),
     ):
-        names = sorted(key if isinstance(key, str) else key[0] for key in found.get(kind) or ())
-        if names:
+        keys = (key if isinstance(key, str) else key[0] for key in found.get(kind) or ())
+        if names := sorted(set(keys) - passed):
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise ModelError(
                 f"{folder} {meaning} {', '.join(names[:3])}{more}; its weights and its config.json "
@@ -263,6 +286,8 @@ def as_model_error(folder: Path, config: dict[str, Any], ref: ModelRef) -> Itera
     except ModelError:
         raise
     except Exception as error:  # there are a dozen kinds
+        if causes.lacks_memory(error):  # nothing is wrong with the folder
+            raise
         raise ModelError(_why_not(folder, config, ref, error)) from error
 
 

@@ -1,35 +1,40 @@
 """The queue of jobs: a row in the store's index and a folder for each.
 
-    jobs/<id>/job.json      the request, written before the row
+    jobs/<id>/job.json      the request
+    jobs/<id>/lock          taken by the worker for as long as it lives
     jobs/<id>/status.json   the worker's word on how far it is, replaced at most twice a second
     jobs/<id>/log.txt       what the worker says
     jobs/<id>/result.json   what came out
     jobs/<id>/cancel        there when someone asked for the job to stop
 
-Every change of a row is guarded, so that what has ended stays ended. The queue does not know how
-processes are started; `jobs.py` puts jobs in, `schedule.py` takes them out, `worker.py` does them.
+Whoever submits owns a job until it is claimed, then the scheduler does: it alone moves a row from
+one state to the next, and the worker writes into the folder alone. Every change of a row is
+guarded, so that what has ended stays ended. The queue does not know how processes are started;
+`jobs.py` puts jobs in, `schedule.py` takes them out, `worker.py` does them.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from laco.disk import explained, read_json, write_json
+from laco import causes, locks
+from laco.disk import discard, explained, partial_path, read_json, write_json
 from laco.errors import JobError
 from laco.evaluations import Request
 from laco.store import RunStore
 
 ENDED = ("done", "failed", "cancelled")
-ATTEMPTS = 2  # a worker that dies twice has most likely no memory for this job
-_ORPHANED_SECONDS = 30.0
+RETRIES = 2  # after a worker's death; a job whose work raised an error is not tried again
+LOCK = "lock"
+_ORPHANED_SECONDS = 10.0
 _LIVE = "state IN ('queued', 'starting', 'running')"
 _LOG_LINES = 15
 
@@ -41,23 +46,29 @@ class Queue:
         self.index = store.index
         self.folder = store.folder / "jobs"
 
-    def add(self, request: Request, label: str) -> str:
-        """Put a job at the end of the queue; its id."""
+    def add(self, request: Request, label: str, memory: int | None = None, owner: str = "") -> str:
+        """Put a job at the end of the queue; its id. `memory`: bytes that it is expected to take.
+
+        Its folder gets its name and its row together, so that there is no half job.
+        """
         job = uuid.uuid4().hex[:12]
         folder = self.folder / job
-        document = request.model_dump(mode="json")
+        partial = partial_path(folder)
         try:
             with explained(folder):
-                folder.mkdir(parents=True)
-            write_json(folder / "job.json", document)
-            with self.index.transaction() as index:
+                partial.mkdir(parents=True)
+            write_json(partial / "job.json", request.model_dump(mode="json"))
+            document = request.model_dump_json()
+            with self.index.transaction() as index, explained(folder):
                 index.execute(
-                    "INSERT INTO jobs(id, label, request, cwd, state, created)"
-                    " VALUES(?, ?, ?, ?, 'queued', ?)",
-                    (job, label, request.model_dump_json(), str(Path.cwd()), time.time()),
+                    "INSERT INTO jobs(id, label, request, cwd, state, created, memory, owner)"
+                    " VALUES(?, ?, ?, ?, 'queued', ?, ?, ?)",
+                    (job, label, document, str(Path.cwd()), time.time(), memory, owner),
                 )
+                partial.rename(folder)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            discard(partial)
+            discard(folder)  # named already when there was no room for the row
             raise
         return job
 
@@ -83,10 +94,24 @@ class Queue:
             return {}
         return report
 
-    def claim(self, slots: int) -> sqlite3.Row | None:
+    def is_at_work(self, row: sqlite3.Row) -> bool:
+        """Whether a process works on a job, or is about to.
+
+        Its lock tells, whatever happened to clocks and process numbers; a worker that has just
+        been started has not taken it yet, so its number and its start count too.
+        """
+        if locks.is_taken(self.folder / row["id"] / LOCK):
+            return True
+        return row["pid"] is not None and is_alive(row["pid"], row["pid_created"])
+
+    def claim(
+        self, slots: int, fits: Callable[[sqlite3.Row, int], str] = lambda _row, _slot: ""
+    ) -> sqlite3.Row | None:
         """The oldest waiting job, given a free slot and marked as starting; None if there is none.
 
-        However many processes ask at once, a job goes to one of them.
+        However many processes ask at once, a job goes to one of them. `fits` says why a job cannot
+        start in a slot now, in words that become its message; empty if it can. One that cannot is
+        passed over.
         """
         with self.index.transaction() as index:
             taken = {
@@ -97,20 +122,34 @@ class Queue:
             }
             free = [slot for slot in range(slots) if slot not in taken]
             waiting = index.execute(
-                "SELECT id FROM jobs WHERE state = 'queued' ORDER BY created, rowid LIMIT 1"
-            ).fetchone()
-            if not free or waiting is None:
+                "SELECT * FROM jobs WHERE state = 'queued' ORDER BY created, rowid"
+            ).fetchall()
+            for row in waiting if free else ():
+                reasons = {slot: fits(row, slot) for slot in free}
+                slot = next((slot for slot in free if not reasons[slot]), None)
+                if slot is not None:
+                    index.execute(
+                        "UPDATE jobs SET state = 'starting', slot = ?, claimed = ?,"
+                        " message = CASE attempt WHEN 0 THEN '' ELSE message END,"
+                        " attempt = attempt + 1, pid = NULL, pid_created = NULL WHERE id = ?",
+                        (slot, time.time(), row["id"]),
+                    )
+                    break
+                if row["message"] != reasons[free[0]]:
+                    index.execute(
+                        "UPDATE jobs SET message = ? WHERE id = ?", (reasons[free[0]], row["id"])
+                    )
+            else:
                 return None
-            index.execute(
-                "UPDATE jobs SET state = 'starting', slot = ?, claimed = ?,"
-                " attempt = attempt + 1, pid = NULL, pid_created = NULL WHERE id = ?",
-                (free[0], time.time(), waiting["id"]),
-            )
-        return self.row(waiting["id"])
+        return self.row(row["id"])
 
     def started(self, job: str, pid: int, pid_created: float) -> None:
         """Note which process works on a job."""
         self._change(job, "pid = ?, pid_created = ?", pid, pid_created)
+
+    def placed(self, job: str, device: str) -> None:
+        """Note what a job is about to run on."""
+        self._change(job, "device = ?", device)
 
     def running(self, job: str, since: float) -> None:
         """Note that the worker has begun."""
@@ -118,25 +157,26 @@ class Queue:
 
     def ask_to_cancel(self, job: str) -> None:
         """Take a waiting job off the queue, or leave word for the worker and the scheduler."""
+        now = time.time()
         with self.index.transaction() as index:
-            index.execute(
-                "UPDATE jobs SET state = 'cancelled', ended = ? WHERE id = ? AND state = 'queued'",
-                (time.time(), job),
-            )
             asked = index.execute(
+                "UPDATE jobs SET state = 'cancelled', ended = ? WHERE id = ? AND state = 'queued'",
+                (now, job),
+            ).rowcount
+            asked += index.execute(
                 "UPDATE jobs SET cancelled = ? WHERE id = ? AND cancelled IS NULL"
                 " AND state IN ('starting', 'running')",
-                (time.time(), job),
+                (now, job),
             ).rowcount
-        if asked:
-            (self.folder / job / "cancel").touch()
+        if asked and (self.folder / job).is_dir():
+            (self.folder / job / "cancel").touch()  # a waiting job may have a worker that is late
 
-    def settle(self, row: sqlite3.Row, ending: str = "") -> str:
+    def settle(self, row: sqlite3.Row, code: int | None = None, oom_kills: int = 0) -> str:
         """Decide what becomes of a job whose worker is gone; the new state.
 
         What the worker wrote last holds. If it wrote no end, it died: the job is cancelled if that
-        was asked for, waits again if this was its first attempt, and has failed otherwise.
-        `ending` says how the process ended, where that is known.
+        was asked for, waits again if it has been tried no more than `RETRIES` times, and has
+        failed otherwise. `code` and `oom_kills` are what `causes.of_death` asks for.
         """
         job, report = row["id"], self.report(row)
         state = report.get("state")
@@ -145,31 +185,34 @@ class Queue:
         elif row["cancelled"] is not None:
             state = "cancelled"
             self._end(row, state, None, report)
-        elif row["attempt"] < ATTEMPTS:
+        elif row["attempt"] <= RETRIES:
             state = "queued"
+            words, _ = causes.of_death(code, oom_kills, report)
             # Unless someone asks to cancel right now: then the job is settled at the next look.
             self._change(
                 job,
                 "state = 'queued', pid = NULL, pid_created = NULL, slot = NULL, message = ?",
-                f"The worker ended early{ending}; trying once more",
+                f"The worker was {words}; trying again, {_attempt(row['attempt'] + 1)}",
                 condition="cancelled IS NULL",
             )
         else:
             state = "failed"
-            self._end(row, state, self._epitaph(row, ending), report)
+            words, advice = causes.of_death(code, oom_kills, report)
+            self._end(row, state, self._epitaph(row, words, advice, report), report)
         return state
 
     def take_back(self, row: sqlite3.Row) -> bool:
         """Let a job wait again that was claimed, but whose worker was never started.
 
-        That is certain only some time after the claim: False until then. If a worker was started
-        after all, it is adopted.
+        That is likely only some time after the claim: False until then. If a worker was started
+        after all, it is adopted; if it comes later than its successor, the lock sends it away.
         """
         report = self.report(row)
         if report:
             self.started(row["id"], report["pid"], report["pid_created"])
             return True
-        if time.time() - row["claimed"] < _ORPHANED_SECONDS:
+        recent = abs(time.time() - row["claimed"]) < _ORPHANED_SECONDS
+        if recent or locks.is_taken(self.folder / row["id"] / LOCK):
             return False
         self._change(row["id"], "state = 'queued', slot = NULL, attempt = attempt - 1")
         return True
@@ -186,12 +229,12 @@ class Queue:
             return ""
         return text if tail is None else "\n".join(text.splitlines()[-tail:])
 
-    def _epitaph(self, row: sqlite3.Row, ending: str) -> str:
+    def _epitaph(self, row: sqlite3.Row, words: str, advice: str, report: dict[str, Any]) -> str:
+        """What a user is told when there are no more attempts: the cause, then the log's end."""
+        where = f" at \u201c{report['message']}\u201d" if report.get("message") else ""
         tail = self.log(row["id"], _LOG_LINES)
-        return (
-            f"The worker ended early{ending}, {row['attempt']} times; the machine may be out of "
-            "memory, so try a smaller model or fewer windows."
-            + (f" The end of its log:\n{tail}" if tail else "")
+        return f"The worker was {words}{where}, in {_attempt(row['attempt'])}. {advice}".strip() + (
+            f"\nThe end of its log:\n{tail}" if tail else ""
         )
 
     def _end(self, row: sqlite3.Row, state: str, error: str | None, report: dict[str, Any]) -> None:
@@ -213,6 +256,10 @@ class Queue:
                 f"UPDATE jobs SET {assignments} WHERE id = ? AND {_LIVE} AND {condition}",
                 (*values, job),
             )
+
+
+def _attempt(number: int) -> str:
+    return f"attempt {number} of {RETRIES + 1}"
 
 
 def is_alive(pid: int, created: float) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from laco import hub
 from laco.checkpoint import checkpoint_dtype
 from laco.errors import ModelError
+from laco.reading import is_there, short
 from laco.recipe import ModelRef
 
 BUNDLED = "bundled:smollm2-135m"
@@ -50,25 +51,29 @@ def kind_of(path: str) -> str:
     if path.startswith("bundled:"):
         if path == BUNDLED:
             return "bundled"
-        raise ModelError(f"There is no {path!r} in the offline bundle; it holds `{BUNDLED}`.")
-    place = Path(path).expanduser()
-    if path.lower().endswith(".gguf"):
-        if place.is_file():
-            return "gguf"
-        raise ModelError(f"There is no file {path!r}; check the path to the GGUF model.")
-    if place.is_dir():
-        return "folder"
-    if place.is_file():
         raise ModelError(
-            f"{path!r} is a single file; give the folder it lies in (with its config.json and "
+            f"There is no {short(path)!r} in the offline bundle; it holds `{BUNDLED}`."
+        )
+    there = is_there(path)
+    place = Path(path).expanduser() if there else Path()
+    shown = short(path)
+    if path.lower().endswith(".gguf"):
+        if there and place.is_file():
+            return "gguf"
+        raise ModelError(f"There is no file {shown!r}; check the path to the GGUF model.")
+    if there and place.is_dir():
+        return "folder"
+    if there:
+        raise ModelError(
+            f"{shown!r} is a single file; give the folder it lies in (with its config.json and "
             "tokenizer), or a .gguf file."
         )
     if _KEY.fullmatch(path):
-        raise ModelError(f"{path!r} is the key of a result, and this store holds no such result.")
+        raise ModelError(f"{shown!r} is the key of a result, and this store holds no such result.")
     if hub.is_name(path):
         return "hub"
     raise ModelError(
-        f"{path!r} is neither a folder nor a model id; give `{BUNDLED}`, a hub id like "
+        f"{shown!r} is neither a folder nor a model id; give `{BUNDLED}`, a hub id like "
         "`org/name`, a folder, or a .gguf file."
     )
 

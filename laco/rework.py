@@ -27,7 +27,7 @@ from laco.prune.structured import Narrowing
 from laco.prune.zeroing import Zeroing
 from laco.recipe import Compensate, Prune, Structured
 
-STATE = "walk.json"  # in the writer's folder until the walk is over: what is known of each layer
+STATE = "walk.json"  # in the writer's folder: what is known of each layer that is written
 PASS_TOKENS = 1024  # on the device at a time, where no step of Adam says how many
 CKA_TOKENS = 512
 
@@ -122,6 +122,7 @@ def rework(
     alone = states[texts.judging].clone() if prune is None else None
     held = read_json(writer.folder / STATE) or {"layers": [], "decided": None}
     rows: list[dict[str, Any]] = held["layers"]
+    del rows[next((i for i in range(len(rows)) if not writer.has(i)), len(rows)) :]
     if pruning is not None:
         share = 0.3 if pruning.studies and held["decided"] is None else 0.0  # of the work
         context, before = context.part(share, 1.0), context.part(0.0, share)
@@ -162,7 +163,6 @@ def rework(
             write_json(writer.folder / STATE, held)
         student.release(index)
         part.publish({"layers": rows, "of": len(student.stack)})
-    (writer.folder / STATE).unlink()
     zeros, weights = (sum(row[name] for row in rows) for name in ("zeros", "weights"))
     return {
         "layers": rows,

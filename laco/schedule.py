@@ -18,13 +18,16 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
+from laco import devices, room
+from laco.causes import count_oom_kills
 from laco.errors import LacoError
 from laco.jobs import module_environment, python_module
-from laco.queue import ENDED, Queue, is_alive
+from laco.queue import ENDED, Queue
 from laco.store import RunStore
 
 _TICK_SECONDS = 0.3
@@ -36,36 +39,60 @@ _LINGER_SECONDS = 10.0  # that a worker may take to go once its end is written
 class Scheduler:
     """Starts, watches and stops workers.
 
-    `slots` has an entry for each job that may run at once: the GPU it gets, as in
-    CUDA_VISIBLE_DEVICES, or None.
+    `slots` has the device of each job that may run at once; None: as chosen for the store, looked
+    up anew each time.
     """
 
-    def __init__(self, store: RunStore, slots: list[str | None]) -> None:
+    def __init__(self, store: RunStore, slots: list[str] | None = None) -> None:
         self.store = store
         self.queue = Queue(store)
-        self.slots = slots
+        self._slots = slots
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._terminated: set[int] = set()
+        self._oom_kills = count_oom_kills()
+
+    @property
+    def slots(self) -> list[str]:
+        """The device of each job that may run at once."""
+        return devices.slots(self.store.folder) if self._slots is None else self._slots
 
     def tick(self) -> bool:
         """Do what is due. Whether jobs wait or run."""
         for row in self.queue.live():
             if row["state"] != "queued":
-                self._watch(row)
-        while (row := self.queue.claim(len(self.slots))) is not None:
-            self._launch(row)
+                try:
+                    self._watch(row)
+                except Exception:  # what is wrong with one job is not to stop the others
+                    traceback.print_exc()
+        slots = self.slots
+        while (row := self.queue.claim(len(slots), self._fits(slots))) is not None:
+            self._launch(row, slots[row["slot"]], len(slots))
         return bool(self.queue.live())
+
+    def _fits(self, slots: list[str]) -> Callable[[sqlite3.Row, int], str]:
+        """Why a job cannot start in a slot now; empty if it can."""
+
+        def reason(row: sqlite3.Row, slot: int) -> str:
+            running = [other for other in self.queue.live() if other["state"] != "queued"]
+            return room.waits_for(row, slots[slot], running, self.queue.report)
+
+        return reason
 
     def _watch(self, row: sqlite3.Row) -> None:
         if row["pid"] is None:
             self.queue.take_back(row)
             return
-        if not is_alive(row["pid"], row["pid_created"]):
-            ending = self._bury(row["pid"])
-            state = self.queue.settle(row, ending)
-            _say(f"{row['id']}: {state}{ending if state in ('queued', 'failed') else ''}")
-            return
         report = self.queue.report(row)
+        if not self.queue.is_at_work(row):
+            code = self._bury(row["pid"])
+            oom_kills = count_oom_kills()
+            state = self.queue.settle(row, code, oom_kills - self._oom_kills)
+            self._oom_kills = oom_kills
+            _say(f"{row['id']}: {state} ({'end not seen' if code is None else code})")
+            return
+        if report and report["pid"] != row["pid"]:  # of two workers, the one that has the lock
+            self.queue.started(row["id"], report["pid"], report["pid_created"])
+            return
         now = time.time()
         if report and row["state"] == "starting":
             self.queue.running(row["id"], report["started"])
@@ -79,16 +106,14 @@ class Scheduler:
                 self._terminated.add(row["pid"])
                 self._signal(row["pid"], signal.SIGTERM)
 
-    def _launch(self, row: sqlite3.Row) -> None:
+    def _launch(self, row: sqlite3.Row, device: str, slots: int) -> None:
         folder = self.queue.folder / row["id"]
-        environment = {**module_environment(), "LACO_ATTEMPT": str(row["attempt"])}
-        threads = max(1, (os.cpu_count() or 1) // len(self.slots))
-        environment.setdefault("OMP_NUM_THREADS", str(threads))
-        # Threads that spin while they wait make all crawl where anything else wants the cores.
-        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        device = self.slots[row["slot"]]
-        if device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = device
+        environment = {
+            **module_environment(),
+            **devices.environment(device, max(1, devices.cores() // slots)),
+            "LACO_ATTEMPT": str(row["attempt"]),
+        }
+        self.queue.placed(row["id"], device)
         try:
             with (folder / "log.txt").open("ab") as log:
                 process = subprocess.Popen(
@@ -105,18 +130,20 @@ class Scheduler:
             return
         self._children[process.pid] = process
         self.queue.started(row["id"], process.pid, psutil.Process(process.pid).create_time())
-        _say(f"{row['id']}: started as process {process.pid}, attempt {row['attempt']}")
+        _say(f"{row['id']}: started as process {process.pid}, attempt {row['attempt']}, {device}")
 
-    def _bury(self, pid: int) -> str:
-        """Take note of a worker's end, and end what it left running; how it ended, if known."""
+    def _bury(self, pid: int) -> int | None:
+        """Take note of a worker's end, and end what it left running; its exit code, if known."""
         self._terminated.discard(pid)
         process = self._children.pop(pid, None)
         if process is None:
-            return ""
+            # Its number is nobody's while its children live on, so these are all that is hit.
+            if not psutil.pid_exists(pid):
+                self._signal(pid, signal.SIGKILL)
+            return None
         # Until its end is noted its number is not given to another process.
         self._signal(pid, signal.SIGKILL)
-        code = process.wait()
-        return f" (killed by signal {-code})" if code < 0 else f" (exit status {code})"
+        return process.wait()
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         """Send a signal to a worker and to all that it started."""
@@ -124,29 +151,10 @@ class Scheduler:
             os.killpg(pid, number)
 
 
-def slots_here() -> list[str | None]:
-    """A slot for each GPU, or one without; `LACO_SLOTS` says another number."""
-    gpus: list[str | None] = list(_gpus())
-    wanted = os.environ.get("LACO_SLOTS", "")
-    if wanted and not (wanted.isdecimal() and int(wanted) > 0):
-        raise LacoError(f"LACO_SLOTS is {wanted!r}; give the number of jobs that may run at once.")
-    places = gpus or [None]
-    return [places[slot % len(places)] for slot in range(int(wanted or len(places)))]
-
-
-def _gpus() -> list[str]:
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [
-            name for name in (part.strip() for part in given.split(",")) if name not in ("", "-1")
-        ]
-    return [str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
-
-
 def serve(store: RunStore, lock: int, idle_seconds: float) -> None:
     """Schedule until there was nothing to do for `idle_seconds`; `lock` is held and given back."""
-    scheduler = Scheduler(store, slots_here())
-    _say(f"scheduler {os.getpid()}: {len(scheduler.slots)} slots")
+    scheduler = Scheduler(store)
+    _say(f"scheduler {os.getpid()}: {len(scheduler.slots)} slots, {', '.join(scheduler.slots)}")
     busy_at = time.monotonic()
     while _is_ours(lock, store.folder / "scheduler.lock"):
         try:

@@ -8,9 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+MOST_SEED = 2**63 - 1  # what a generator takes
+_MOST_PLACE = 80  # characters of a field's place in a sentence
+_MOST_COMPLAINTS = 6
+
+
+def _sayable(text: str) -> str:
+    """The text, if it can be written down and be a name: no halves of characters, no zeros."""
+    if "\0" in text or any(0xD800 <= ord(letter) <= 0xDFFF for letter in text):
+        raise ValueError("it holds a character that no name can have")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_sayable)]  # of a model, a text, a task, a folder
 
 
 class Spec(BaseModel):
@@ -20,7 +41,7 @@ class Spec(BaseModel):
     else, or when a default changes; an added optional parameter leaves all keys as they are.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     version: ClassVar[int] = 1
 
     @classmethod
@@ -44,10 +65,14 @@ class ModelRef(Spec):
     package version or `content:HASH`, and `dtype` is no longer `auto`.
     """
 
-    path: str = Field(
-        description="`bundled:smollm2-135m`, a hub id, a folder, a .gguf file, or a result's key"
+    path: Name = Field(
+        min_length=1,
+        max_length=4096,
+        description="`bundled:smollm2-135m`, a hub id, a folder, a .gguf file, or a result's key",
     )
-    revision: str = Field(default="main", description="Branch, tag or commit on the hub")
+    revision: Name = Field(
+        default="main", max_length=256, description="Branch, tag or commit on the hub"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",
         description="auto: as the checkpoint says; float16 on a CPU is refused",
@@ -60,14 +85,14 @@ class ModelRef(Spec):
 class Calibration(Spec):
     """The tokens that a method looks at."""
 
-    source: str = Field(default="bundled:wikipedia@calibration", description="Where text is from")
+    source: Name = Field(default="bundled:wikipedia@calibration", description="Where text is from")
     windows: int = Field(default=8, ge=1, le=65536, description="Number of windows")
     length: int = Field(default=256, ge=2, le=131072, description="Tokens in each window")
     unit: Literal["window", "sentence"] = Field(
         default="window",
         description="window: cut from the running text; sentence: the first of a document each",
     )
-    seed: int = Field(default=0, ge=0, description="Which windows are drawn")
+    seed: int = Field(default=0, ge=0, le=MOST_SEED, description="Which windows are drawn")
 
 
 def identity(spec: Spec) -> dict[str, Any]:
@@ -82,15 +107,17 @@ def identity(spec: Spec) -> dict[str, Any]:
 
 
 def complaints(error: ValidationError) -> str:
-    """What pydantic found, in one line: where and why, for each field."""
+    """What pydantic found, in one line: where and why, for each of the first fields."""
     found: list[str] = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         place = ".".join(str(part) for part in item["loc"])
         reason = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             reason = "there is no such field"
+        place = place if len(place) <= _MOST_PLACE else f"{place[:_MOST_PLACE]}…"
         found.append(f"{place}: {reason}" if place else reason)
-    return "; ".join(found)
+    more = f"; and {len(found) - _MOST_COMPLAINTS} more" if len(found) > _MOST_COMPLAINTS else ""
+    return "; ".join(found[:_MOST_COMPLAINTS]) + more
 
 
 def digest(document: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 A `RunStore` is a folder. What counts lies in files there, each whole or absent; `runs.sqlite` is
 an index over them that `rebuild` makes anew. The store does not know how a model is made or
-measured; `engine.py` does. Checking and tidying is in `upkeep.py`.
+measured; `engine.py` does. Checking is in `audit.py`, tidying in `upkeep.py`.
 
     runs.sqlite            the index, and the queue of jobs
     artifacts/<key>/       a run: recipe.json, and the model's files unless it is an untouched one
@@ -13,6 +13,7 @@ measured; `engine.py` does. Checking and tidying is in `upkeep.py`.
 from __future__ import annotations
 
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +22,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from laco import __version__, listing, upkeep
+from laco import __version__, audit, listing, upkeep
 from laco.disk import (
     RECIPE,
+    digest_of,
     discard,
     explained,
-    is_full,
-    no_space,
+    list_files,
     partial_path,
     put_in_place,
     read_json,
     read_whole,
+    sealed,
     sync_folder,
     write_json,
 )
@@ -41,6 +43,7 @@ from laco.index import Index
 from laco.listing import Measurements, Run
 from laco.recipe import Recipe, chained_key, parse_recipe
 
+INDEX = "runs.sqlite"
 _KEY = re.compile(r"k1-[0-9a-f]+")
 _ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
 
@@ -63,9 +66,9 @@ class Artifact:
 class RunStore:
     """The runs in a folder. Safe across threads and across processes of one machine.
 
-    Opening makes the folder and brings its index to the newest shape. Raises `StoreError` when
-    the folder cannot be used. Do not put it on a network file system: SQLite's WAL needs shared
-    memory.
+    Opening makes the folder, brings its index to the newest shape, and makes a lost one anew from
+    the files. Raises `StoreError` when the folder cannot be used. Do not put it on a network file
+    system: SQLite's WAL needs shared memory.
     """
 
     def __init__(self, folder: str | Path = "cache") -> None:
@@ -76,7 +79,8 @@ class RunStore:
         with explained(self.folder):
             for place in (self.artifacts, self.metric_files, self.analysis_files):
                 place.mkdir(parents=True, exist_ok=True)
-            self.index = Index(self.folder / "runs.sqlite")
+            self.index = Index(self.folder / INDEX)
+        upkeep.rebuild_if_lost(self)
 
     def artifact(self, key: str) -> Artifact | None:
         """The run under `key`; None if there is none, or its folder is not whole."""
@@ -114,39 +118,35 @@ class RunStore:
         """Keep what `write` puts into the folder it is given, under `key`.
 
         The folder gets its name last, so that one that is there is whole. If another process was
-        faster, its artifact stays. If `write` fails, nothing is left; a full disk raises
-        `StoreError`.
+        faster, its artifact stays. If `write` fails, nothing is left; a disk that is full or fails
+        raises `StoreError`.
         """
         if recipe.key != key:
             raise StoreError(f"{key} is not the key of this recipe, which is {recipe.key}.")
         final = self.artifacts / key
         partial = partial_path(final)
         try:
-            partial.mkdir()
-            write(partial)
-            files = {
-                str(file.relative_to(partial)): file.stat().st_size
-                for file in sorted(partial.rglob("*"))
-                if file.is_file() and file.name != RECIPE
-            }
-            document = {
-                "key": key,
-                "recipe": recipe.model_dump(mode="json"),
-                "steps": [dict(step) for step in steps],
-                "created": time.time(),
-                "laco": __version__,
-                "files": files,
-            }
-            write_json(partial / RECIPE, document)
-            sync_folder(partial)
-            put_in_place(partial, final)
-        except Exception as error:
-            discard(partial)
-            if is_full(error):
-                raise no_space(final) from error
-            raise
+            with explained(final):
+                partial.mkdir()
+                write(partial)
+                files = list_files(partial)
+                names = [str(file.relative_to(partial)) for file in files]
+                document = {
+                    "key": key,
+                    "recipe": recipe.model_dump(mode="json"),
+                    "steps": [dict(step) for step in steps],
+                    "created": time.time(),
+                    "laco": __version__,
+                    "files": {n: f.stat().st_size for n, f in zip(names, files, strict=True)},
+                    "digests": {n: digest_of(f) for n, f in zip(names, files, strict=True)},
+                }
+                write_json(partial / RECIPE, sealed(document))
+                sync_folder(partial)
+            with self.index.transaction() as index, explained(final):
+                put_in_place(partial, final)
+                self._index(index, key)
         finally:
-            discard(partial)  # after an interrupt, or when another process was faster
+            discard(partial)  # after an error or an interrupt, or when another was faster
         return self._adopted(key)
 
     def unfinished(self, key: str) -> Path:
@@ -174,6 +174,8 @@ class RunStore:
         Given `answers`, the details of each metric name where they are: `answers(that)` has them.
         Raises `NumericalError`, and keeps nothing, when a value is not finite.
         """
+        if not metrics:
+            raise StoreError(f"The evaluation {evaluation.kind} of {key} gave nothing to keep.")
         for metric in metrics:
             upkeep.check_finite(metric)
         self._require(key)
@@ -181,18 +183,16 @@ class RunStore:
         documents = [metric.document() for metric in metrics]
         for document in documents if answers else ():
             document["details"]["answers"] = evaluation_key
+        kept = {
+            "key": key,
+            "evaluation": evaluation.model_dump(mode="json"),
+            "created": time.time(),
+            "metrics": documents,
+            "answers": [dict(answer) for answer in answers],
+        }
         with self.index.transaction() as index:
             upkeep.index_metrics(index, key, evaluation_key, documents)
-            write_json(
-                self.metric_files / f"{evaluation_key}.json",
-                {
-                    "key": key,
-                    "evaluation": evaluation.model_dump(mode="json"),
-                    "created": time.time(),
-                    "metrics": documents,
-                    "answers": [dict(answer) for answer in answers],
-                },
-            )
+            write_json(self.metric_files / f"{evaluation_key}.json", sealed(kept))
 
     def answers(self, evaluation_key: str) -> list[dict[str, Any]] | None:
         """What was answered to each question of an evaluation; None if nothing of it is kept."""
@@ -216,20 +216,21 @@ class RunStore:
 
     def add_analysis(self, key: str, analysis: Analysis, document: Mapping[str, Any]) -> None:
         """Keep the document that an analysis of the run under `key` gave."""
+        if not document:
+            raise StoreError(f"The analysis {analysis.kind} of {key} gave nothing to keep.")
         self._require(key)
         analysis_key = chained_key(key, analysis)
         created = time.time()
+        kept = {
+            "key": key,
+            "analysis": analysis.model_dump(mode="json"),
+            "created": created,
+            "document": dict(document),
+        }
         with self.index.transaction() as index:
-            upkeep.index_analysis(index, key, analysis_key, analysis.model_dump_json(), created)
-            write_json(
-                self.analysis_files / f"{analysis_key}.json",
-                {
-                    "key": key,
-                    "analysis": analysis.model_dump(mode="json"),
-                    "created": created,
-                    "document": dict(document),
-                },
-            )
+            said = analysis.model_dump_json()
+            upkeep.index_analysis(index, key, analysis_key, said, created)
+            write_json(self.analysis_files / f"{analysis_key}.json", sealed(kept))
 
     def analysis(self, key: str, analysis: Analysis) -> dict[str, Any] | None:
         """The document of one analysis; None if it was not done yet."""
@@ -269,7 +270,7 @@ class RunStore:
 
         Raises `StoreError` when the beginning is that of several keys.
         """
-        if not text.startswith("k1-"):
+        if not _KEY.fullmatch(text):
             return None
         found = [
             row["key"]
@@ -286,17 +287,20 @@ class RunStore:
         return found[0] if found else None
 
     def remove(self, key: str) -> None:
-        """Remove a run with its model, metrics and analyses; others keep theirs."""
+        """Remove a run with its model, metrics and analyses; others keep theirs.
+
+        Raises `StoreError` when there is no such run, or something still needs it.
+        """
         folder = self.artifacts / key
         known = _KEY.fullmatch(key) and folder.is_dir()
         if not known and not self.index.rows("SELECT 1 FROM runs WHERE key = ?", key):
             raise StoreError(f"There is no run {key} in {self.folder}; `laco runs` lists them.")
-        with explained(folder), self.index.transaction() as index:
-            upkeep.remove_run(self, index, key)
+        with explained(folder):
+            upkeep.remove_run(self, key)
 
     def verify(self) -> list[str]:
         """A sentence for everything that is broken, half written or in the wrong place."""
-        return upkeep.verify(self)
+        return audit.verify(self)
 
     def rebuild(self) -> int:
         """Make the index of runs, metrics and analyses anew from the files; how many runs."""
@@ -323,6 +327,13 @@ class RunStore:
         artifact = self.artifact(key)
         if artifact is None:
             raise StoreError(f"{self.artifacts / key} is not whole; remove it and run again.")
-        with self.index.transaction() as index:
-            upkeep.index_run(index, key, artifact.recipe.model_dump_json(), artifact.created)
+        if not self.index.rows("SELECT 1 FROM runs WHERE key = ?", key):
+            with self.index.transaction() as index:
+                self._index(index, key)
         return artifact
+
+    def _index(self, index: sqlite3.Connection, key: str) -> None:
+        artifact = self.artifact(key)
+        if artifact is not None:
+            said = artifact.recipe.model_dump_json()
+            upkeep.index_run(index, key, said, artifact.created)

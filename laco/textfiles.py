@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import json
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 from laco import hub
 from laco.errors import CalibrationError
+from laco.reading import Malformed, is_there, lines, parsed, short
 
 TEXT = (".txt", ".raw", ".utf8", ".text", ".md", ".tokens")
 LINES = (".jsonl", ".json")
 
 HEADING = re.compile(r" = [^=].* = ?$")  # the line that opens a WikiText article
+_ROWS = 1024  # of a table, held at once
 _LOOK = 1 << 16  # characters that decide how a plain file is cut into documents
 
 
 def kind_of(file: Path) -> str:
     """How a file is read: "text", "lines" or "parquet". Raises for what cannot be a source."""
-    if file.is_dir():
+    if is_there(file) and file.is_dir():
         raise CalibrationError(f"{file} is a folder; give one file, {_accepted()}.")
-    if not file.is_file():
-        raise CalibrationError(f"There is no file {str(file)!r}; check the path after `file:`.")
+    if not is_there(file) or not file.is_file():
+        raise CalibrationError(
+            f"There is no file {short(str(file))!r}; check the path after `file:`."
+        )
     if file.stat().st_size == 0:
         raise CalibrationError(f"{file} is empty; give a file with text in it.")
     suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
@@ -65,7 +69,7 @@ def _decoded(file: Path, size: int | None = None) -> Iterator[str]:
     """A text file's lines, or its pieces of `size` characters; refuses what is not UTF-8 text."""
     try:
         with _open(file) as stream:
-            parts = iter(stream) if size is None else iter(lambda: stream.read(size), "")
+            parts = lines(stream) if size is None else iter(lambda: stream.read(size), "")
             for part in parts:
                 if "\0" in part:
                     raise CalibrationError(f"{file} is binary, not text; give {_accepted()}.")
@@ -75,7 +79,9 @@ def _decoded(file: Path, size: int | None = None) -> Iterator[str]:
             f"{file} is not UTF-8 text (byte {error.object[error.start]:#04x} cannot be read); "
             "convert it to UTF-8 first."
         ) from None
-    except (OSError, EOFError) as error:
+    except Malformed as error:
+        raise CalibrationError(f"{file} {error}; break it into lines.") from None
+    except (OSError, EOFError, zlib.error) as error:
         raise CalibrationError(f"{file} cannot be read ({hub.first_line(error)}).") from None
 
 
@@ -124,8 +130,8 @@ def json_lines(file: Path) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except ValueError:
+            record = parsed(line)
+        except Malformed:
             raise CalibrationError(
                 f"{file}, line {number} is not JSON; each line holds a record with a `text` field."
             ) from None
@@ -151,9 +157,14 @@ def parquet_rows(file: Path, column: str = "text") -> Iterator[str]:
                     f"{file} has no column `{column}`, only {', '.join(names)}; rename "
                     "the one with the text."
                 )
-            for batch in table.iter_batches(columns=[column]):
+            kind = table.schema_arrow.field(column).type
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise CalibrationError(
+                    f"{file} has {kind} in its column `{column}`, not text; choose another file."
+                )
+            for batch in table.iter_batches(columns=[column], batch_size=_ROWS):
                 yield from (text or "" for text in batch.column(0).to_pylist())
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CalibrationError(
             f"{file} is not a readable parquet file ({hub.first_line(error)})."
         ) from None

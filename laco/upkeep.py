@@ -1,7 +1,7 @@
-"""Keeping a store in order: its index against its files, and the files against themselves.
+"""Keeping a store in order: rows for its files, a lost index made anew, leftovers removed.
 
 The files are what counts: every row of the index comes from one of them. `store.py` writes them;
-read that first.
+read that first. What is wrong with a store is said by `audit.py`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from laco.disk import RECIPE, discard, is_abandoned, is_partial, partial_path, read_json, read_whole
-from laco.errors import NumericalError, RecipeError
-from laco.evaluations import Analysis, Evaluation, Metric
-from laco.recipe import Spec, chained_key, parse_recipe
+from laco.audit import half_written, of_analysis, of_metrics, of_run, request_of
+from laco.disk import discard, is_abandoned, is_partial, partial_path, read_json, read_whole
+from laco.errors import NumericalError, StoreError
+from laco.evaluations import Metric, Request
+from laco.wording import describe
 
 if TYPE_CHECKING:
     from laco.store import RunStore
 
 UNFINISHED_SECONDS = 24 * 3600  # after the last layer written, that a stopped walk is kept
-
-_EVALUATION: TypeAdapter[Evaluation] = TypeAdapter(Evaluation)
-_ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
+_LIVE = "state IN ('queued', 'starting', 'running')"
 
 
 def index_run(index: sqlite3.Connection, key: str, recipe: str, created: float) -> None:
@@ -74,101 +71,124 @@ def metric_from(document: str) -> Metric:
     return Metric(**json.loads(document))
 
 
-def remove_run(store: RunStore, index: sqlite3.Connection, key: str) -> None:
-    """Remove a run's rows and files."""
-    evaluations = index.execute(
-        "SELECT DISTINCT evaluation_key FROM metrics WHERE key = ?", (key,)
-    ).fetchall()
-    analyses = index.execute("SELECT analysis_key FROM analyses WHERE key = ?", (key,)).fetchall()
+def remove_run(store: RunStore, key: str) -> None:
+    """Forget a run, then remove its files. `StoreError` if something still needs it."""
     folder = store.artifacts / key
+    with store.index.transaction() as index:
+        if user := _user_of(store, index, folder):
+            raise StoreError(f"{key} is needed by {user}; remove that first, or wait for its end.")
+        results = [
+            place / f"{name}.json"
+            for place, table, column in (
+                (store.metric_files, "metrics", "evaluation_key"),
+                (store.analysis_files, "analyses", "analysis_key"),
+            )
+            for (name,) in index.execute(
+                f"SELECT DISTINCT {column} FROM {table} WHERE key = ?", (key,)
+            ).fetchall()
+        ]
+        index.execute("DELETE FROM runs WHERE key = ?", (key,))
     if folder.is_dir():
         gone = partial_path(folder)
         folder.rename(gone)  # in one move, so that nobody meets half of it
         discard(gone)
-    for (name,) in evaluations:
-        (store.metric_files / f"{name}.json").unlink(missing_ok=True)
-    for (name,) in analyses:
-        (store.analysis_files / f"{name}.json").unlink(missing_ok=True)
-    index.execute("DELETE FROM runs WHERE key = ?", (key,))
+    for path in results:
+        path.unlink(missing_ok=True)
+
+
+def _user_of(store: RunStore, index: sqlite3.Connection, folder: Path) -> str | None:
+    """Who stands on a run: a job that is not over, or a run whose model lies in its folder."""
+    for job, text in index.execute(f"SELECT id, request FROM jobs WHERE {_LIVE}").fetchall():
+        path = str(json.loads(text)["recipe"]["model"]["path"])
+        if path == str(folder) or (path.startswith("k1-") and folder.name.startswith(path)):
+            return f"the job {job}"
+    for key, text in index.execute("SELECT key, recipe FROM runs").fetchall():
+        if json.loads(text)["model"]["path"] == str(folder):
+            return f"the run {key}"
+    return None
 
 
 def rebuild(store: RunStore) -> int:
     """Make the index of runs, metrics and analyses anew from the files; how many runs.
 
-    Files that `verify` complains of are left out. The queue of jobs stays as it is.
+    Files that `verify` complains of are left out. Jobs that the index lost are put back: as they
+    ended, or into the queue again.
     """
     with store.index.transaction() as index:
         index.execute("DELETE FROM runs")  # metrics and analyses go with them
         keys: set[str] = set()
         for folder in store.artifacts.iterdir():
-            document = read_whole(folder)
-            if document is None or _complaint_of_run(folder) is not None:
-                continue
-            recipe = json.dumps(document["recipe"])
-            index_run(index, folder.name, recipe, document["created"])
-            keys.add(folder.name)
+            document = None if is_partial(folder) or of_run(folder) else read_whole(folder)
+            if document is not None:
+                index_run(index, folder.name, json.dumps(document["recipe"]), document["created"])
+                keys.add(folder.name)
         for path in _in_order_of_time(store.metric_files):
             found = read_json(path)
-            if _complaint_of_result(path, "evaluation", _EVALUATION, keys) is None:
+            if of_metrics(path) is None and found["key"] in keys:
                 index_metrics(index, found["key"], path.stem, found["metrics"])
         for path in _in_order_of_time(store.analysis_files):
             found = read_json(path)
-            if _complaint_of_result(path, "analysis", _ANALYSIS, keys) is None:
+            if of_analysis(path) is None and found["key"] in keys:
                 analysis = json.dumps(found["analysis"])
                 index_analysis(index, found["key"], path.stem, analysis, found["created"])
+        known = {job for (job,) in index.execute("SELECT id FROM jobs").fetchall()}
+        for folder in store.folder.glob("jobs/*"):
+            request = None if is_partial(folder) else request_of(folder)
+            if folder.name not in known and request is not None:
+                _index_job(index, folder, request)
     return len(keys)
 
 
-def verify(store: RunStore) -> list[str]:
-    """A sentence for everything that is broken, half written, missing or in the wrong place."""
-    complaints: list[str] = []
-    keys: set[str] = set()
-    for folder in sorted(store.artifacts.iterdir()):
-        complaint = _complaint_of_run(folder)
-        if complaint is None:
-            keys.add(folder.name)
-        else:
-            complaints.append(complaint)
-    indexed = {row["key"] for row in store.index.rows("SELECT key FROM runs")}
-    for key in sorted(indexed - keys):
-        if not (store.artifacts / key).exists():
-            complaints.append(f"artifacts/{key} is missing, though the index has it.")
-    for key in sorted(keys - indexed):
-        complaints.append(f"artifacts/{key} is not in the index; `laco store rebuild` adds it.")
-    for folder, field, kind, table, column in (
-        (store.metric_files, "evaluation", _EVALUATION, "metrics", "evaluation_key"),
-        (store.analysis_files, "analysis", _ANALYSIS, "analyses", "analysis_key"),
-    ):
-        rows = {row[0] for row in store.index.rows(f"SELECT {column} FROM {table}")}
-        names = {path.stem for path in folder.glob("*.json")}
-        for path in sorted(folder.iterdir()):
-            complaint = _complaint_of_result(path, field, kind, keys | indexed)
-            if complaint is None and path.stem not in rows:
-                complaint = f"{_place(path)} is not in the index; `laco store rebuild` adds it."
-            if complaint is not None:
-                complaints.append(complaint)
-        for name in sorted(rows - names):
-            complaints.append(f"{folder.name}/{name}.json is missing, though the index has it.")
-    return complaints
+def rebuild_if_lost(store: RunStore) -> None:
+    """Make the index anew where it knows of nothing, and something lies there."""
+    known = "SELECT 1 FROM runs UNION ALL SELECT 1 FROM jobs LIMIT 1"
+    there = (path for place in ("artifacts", "jobs") for path in store.folder.glob(f"{place}/*"))
+    if not store.index.rows(known) and any(not is_partial(path) for path in there):
+        rebuild(store)
+
+
+def _index_job(index: sqlite3.Connection, folder: Path, request: Request) -> None:
+    """Note a job that the index lost, as its worker left it; the scheduler takes it from there."""
+    report = read_json(folder / "status.json")
+    report = report if isinstance(report, dict) else {"state": "queued"}
+    row = {
+        "id": folder.name,
+        "label": describe(request.recipe),
+        "request": request.model_dump_json(),
+        "cwd": str(folder.parent.parent),
+        "state": report["state"],
+        "created": (folder / "job.json").stat().st_mtime,
+        "slot": 0 if report["state"] == "running" else None,
+        "cancelled": time.time() if (folder / "cancel").exists() else None,
+        "fraction": report.get("fraction", 0.0),
+        "message": report.get("message", ""),
+        **{name: report.get(name) for name in ("started", "ended", "error", "pid", "pid_created")},
+        "attempt": report.get("attempt", 0),
+    }
+    names = ", ".join(row)
+    places = ", ".join(f":{name}" for name in row)
+    index.execute(f"INSERT INTO jobs({names}) VALUES({places})", row)
 
 
 def prune(store: RunStore) -> int:
     """Remove what a dead process left half written, and results of runs that are not there.
 
     Returns the bytes that became free. What a living process is writing stays, and so does what a
-    stopped walk over a model may go on from, for a day.
+    stopped walk over a model may go on from: for a day, and while any job waits or runs. No run
+    that is whole goes, whoever made it: `laco store remove` is for those.
     """
     freed = 0
-    for folder in store.folder.glob("unfinished/*"):
-        latest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-        if time.time() - latest > UNFINISHED_SECONDS:
-            freed += discard(folder)
     places = (store.artifacts, store.metric_files, store.analysis_files)
+    jobs = store.folder / "jobs"
     with store.index.transaction() as index:
-        leftovers = [path for place in places for path in place.iterdir()]
-        leftovers += store.folder.glob("jobs/*/*")
-        for path in leftovers:
-            if is_abandoned(path):
+        live = index.execute(f"SELECT count(*) FROM jobs WHERE {_LIVE}").fetchone()[0]
+        for folder in () if live else store.folder.glob("unfinished/*"):
+            latest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+            if time.time() - latest > UNFINISHED_SECONDS:
+                freed += discard(folder)
+        leftovers = [path for place in (*places, jobs) for path in place.glob("*")]
+        for path in (*leftovers, *half_written(store)):
+            if is_partial(path) and is_abandoned(path):
                 freed += discard(path)
         for (key,) in index.execute("SELECT key FROM runs").fetchall():
             if not (store.artifacts / key).exists():
@@ -179,55 +199,15 @@ def prune(store: RunStore) -> int:
                 found = read_json(path)
                 if not isinstance(found, dict) or found.get("key") not in there:
                     freed += discard(path)
+        # Nobody is making a job's folder now: it gets its name while the index is held.
+        known = {job for (job,) in index.execute("SELECT id FROM jobs").fetchall()}
+        for folder in jobs.glob("*"):
+            if folder.name not in known and not is_partial(folder) and request_of(folder) is None:
+                freed += discard(folder)
+        for job in known - {folder.name for folder in jobs.glob("*")}:
+            index.execute(f"DELETE FROM jobs WHERE id = ? AND NOT {_LIVE}", (job,))
     return freed
-
-
-def _complaint_of_run(folder: Path) -> str | None:
-    place = _place(folder)
-    if is_partial(folder):
-        if is_abandoned(folder):
-            return f"{place} was left half written; `laco store prune` removes it."
-        return f"{place} is being written."
-    document = read_json(folder / RECIPE)
-    if document is None:
-        return f"{place} has no readable {RECIPE}."
-    try:
-        recipe = parse_recipe(document["recipe"])
-    except RecipeError as error:
-        return f"{place}: {error}"
-    except (KeyError, TypeError):
-        return f"{place}/{RECIPE} does not hold a recipe."
-    if recipe.key != folder.name:
-        return f"{place} does not match its recipe, whose key is {recipe.key}."
-    if read_whole(folder) is None:
-        return f"{place} has files missing or cut short; remove the run and make it again."
-    return None
-
-
-def _complaint_of_result(
-    path: Path, field: str, kind: TypeAdapter[Any], keys: set[str]
-) -> str | None:
-    place = _place(path)
-    if is_partial(path):
-        return f"{place} is half written."
-    document = read_json(path)
-    try:
-        spec: Spec = kind.validate_python(document[field])
-        key: str = document["key"]
-    except ValidationError:
-        return f"{place} holds an {field} that this version of laco does not know."
-    except (KeyError, TypeError):
-        return f"{place} cannot be read."
-    if chained_key(key, spec) != path.stem:
-        return f"{place} does not match its {field}, whose key is {chained_key(key, spec)}."
-    if key not in keys:
-        return f"{place} belongs to {key}, which is not there; `laco store prune` removes it."
-    return None
 
 
 def _in_order_of_time(folder: Path) -> Iterator[Path]:
     return iter(sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime))
-
-
-def _place(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"

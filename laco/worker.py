@@ -2,7 +2,8 @@
 
 Reads the request from the job's folder, has the engine carry it out, and writes how far it is,
 what there is so far, what came out, or why not, into the same folder. It does not touch the
-queue: `schedule.py` reads what it leaves. Next: `engine.py`.
+queue: `schedule.py` reads what it leaves. For as long as it lives it holds the folder's lock, so
+that nobody else does the same job. Next: `engine.py`.
 
 `LACO_ENGINE` names another module than `laco.engine` to take `run` from; the tests of the queue
 use it to put a small function where the engine is. Such a run gets the device "cpu".
@@ -10,6 +11,8 @@ use it to put a small function where the engine is. Such a run gets the device "
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import importlib
 import os
 import signal
@@ -23,13 +26,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+import psutil
 from pydantic import ValidationError
 
+from laco import locks
+from laco.causes import of_error
 from laco.context import Context
+from laco.devices import free_memory
 from laco.disk import read_json, write_json
 from laco.errors import Cancelled, JobError, LacoError
 from laco.evaluations import Request
-from laco.queue import own_identity
+from laco.queue import LOCK, own_identity
 from laco.recipe import complaints
 from laco.store import RunStore
 
@@ -37,10 +44,8 @@ Engine = Callable[[Request, RunStore, Context], dict[str, Any]]
 
 _REPORT_SECONDS = 0.5
 _LOG_SECONDS = 5.0
-_OUT_OF_MEMORY = (
-    "Out of memory while: {message}. Use a smaller model, dtype bfloat16, or fewer or shorter "
-    "windows."
-)
+_LOCK_TRIES, _LOCK_SECONDS = 20, 0.1  # a scheduler that looks has the lock for a moment
+SURPLUS = 75  # exit status of a worker whose job is another's
 
 
 def carry_out(
@@ -79,7 +84,7 @@ def carry_out(
         before_end()
         traceback.print_exc(file=log)
         log.flush()
-        reporter.end("failed", sentence(error, reporter.message))
+        reporter.end("failed", of_error(error, reporter.message))
 
 
 class Reporter:
@@ -100,6 +105,7 @@ class Reporter:
         self._started = time.time()
         self._logged = (0.0, "")  # when, and the message
         self._identity = own_identity()
+        self._process = psutil.Process()
         self._news = threading.Event()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._report, daemon=True)
@@ -173,29 +179,16 @@ class Reporter:
             "error": error,
             "pid": pid,
             "pid_created": pid_created,
+            "memory": self._process.memory_info().rss,
+            "memory_free": free_memory(),
+            "memory_total": psutil.virtual_memory().total,
+            "device_memory": _device_memory(),
         }
         write_json(self._path, report, durable=state != "running")
 
     def _say(self, words: str) -> None:
         self._log.write(f"{time.strftime('%H:%M:%S')} {words}\n")
         self._log.flush()
-
-
-def sentence(error: Exception, message: str) -> str:
-    """What to tell the user of an error: a `LacoError`'s own sentence, or the kind and the text."""
-    if isinstance(error, LacoError):
-        return "\n".join([str(error), *getattr(error, "__notes__", ())])
-    if isinstance(error, MemoryError) or _is_out_of_memory(error):
-        return _OUT_OF_MEMORY.format(message=message)
-    return traceback.format_exception_only(error)[-1].strip()
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    text = str(error)
-    return type(error).__name__ == "OutOfMemoryError" or (
-        isinstance(error, RuntimeError)
-        and any(words in text for words in ("out of memory", "can't allocate memory"))
-    )
 
 
 def _request(path: Path) -> Request:
@@ -205,8 +198,35 @@ def _request(path: Path) -> Request:
         raise JobError(f"{path} cannot be carried out: {complaints(error)}.") from None
 
 
+def _device_memory() -> int | None:
+    """Bytes that this process has taken on a GPU; None where it uses none, or not yet."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.memory_reserved()
+
+
+def is_first(folder: Path, attempt: int) -> bool:
+    """Whether nobody else does or did this attempt at the job; then its lock is this process's.
+
+    A worker may be started twice for one attempt when a scheduler dies at the wrong moment.
+    """
+    for _ in range(_LOCK_TRIES):
+        if locks.take(folder / LOCK):
+            report = read_json(folder / "status.json")
+            return not (isinstance(report, dict) and report.get("attempt", 0) >= attempt)
+        time.sleep(_LOCK_SECONDS)
+    return False
+
+
 def _ignore_stop() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def offer_to_be_killed() -> None:
+    """Where memory ends, the kernel is to kill this process, not the server or the scheduler."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
@@ -230,7 +250,10 @@ def _engine_at_work(request: Request, store: RunStore, context: Context) -> dict
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do the job whose folder is the one argument. 0: its end is written; 1: it was stopped."""
+    """Do the job whose folder is the one argument.
+
+    0: its end is written; 1: it was stopped; 75: another process does it, or did this attempt.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     if len(given) != 1:
         print("usage: python -m laco.worker STORE/jobs/ID", file=sys.stderr)
@@ -238,11 +261,16 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(given[0]).resolve()
     if not (folder / "job.json").is_file():
         raise JobError(f"{folder} holds no job.json; give the folder of a job.")
+    faulthandler.enable()  # a crash inside a library says in the log where
     signal.signal(signal.SIGTERM, _stop)
+    offer_to_be_killed()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    attempt = int(os.environ.get("LACO_ATTEMPT", "1"))
+    if not is_first(folder, attempt):
+        print(f"Another process does attempt {attempt} at this job.", file=sys.stderr)
+        return SURPLUS
     try:
-        attempt = int(os.environ.get("LACO_ATTEMPT", "1"))
         carry_out(folder, attempt, _engine_at_work, sys.stderr, before_end=_ignore_stop)
     except Cancelled:
         return 1

@@ -6,6 +6,7 @@ from laco.recipe import Collapse, Drop, Merge
 from laco.ui import plans, progress, tables, whatif
 from laco.ui.forms import range_slider, spec_form
 from laco.ui.frame import begin
+from laco.ui.plain import code
 from laco.ui.session import card_or_stop, finished, session, store
 from laco.ui.spans import spoken
 
@@ -18,7 +19,7 @@ st.markdown(
 )
 card = card_or_stop()
 layers = card["layers"]
-st.caption(f"`{chosen.address}`, {layers} layers, counted from 0.")
+st.caption(f"{code(chosen.address)}, {layers} layers, counted from 0.")
 progress.last_sent()
 by_hand, by_search, what_if, finished_plans = st.tabs(
     ["By hand", "By search", "What-if map", "Plans"], key="tab", bind="query-params"

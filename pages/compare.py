@@ -23,6 +23,12 @@ rows = compared.rows_of(list(picked.values()), base)
 
 compared.overview(rows, list(picked.values()))
 compared.downloads(rows, list(picked.values()))
+st.page_link(
+    "pages/try_it.py",
+    label="Read what they write",
+    icon=":material/edit_note:",
+    query_params={"runs": [base[:11], *(key[:11] for key in keys if key != base)][:3]},
+)
 
 st.subheader("Quality and cost", anchor=False)
 compared.charts(rows)

@@ -6,7 +6,7 @@ from laco.recipe import Compensate, Finetune
 from laco.ui import methods, plans, savings, walks
 from laco.ui.forms import spec_form
 from laco.ui.frame import begin
-from laco.ui.session import card_or_stop, finished, session, store
+from laco.ui.session import card_or_stop, finished, session, speed, store
 
 chosen = session()
 begin("Compensate")
@@ -45,7 +45,7 @@ with set_up:
         text = step.calibration
         st.caption(
             f"{text.windows * text.length:,} tokens of {text.source}. "
-            + savings.expected(card, step).words(),
+            + savings.takes(card, step, speed()),
             help=savings.COSTS[step.kind],
         )
         methods.explain(step)

@@ -5,7 +5,8 @@ import streamlit as st
 from laco.demo import demo_requests
 from laco.ui import progress
 from laco.ui.frame import begin
-from laco.ui.session import runner, store, submit
+from laco.ui.person import start_button
+from laco.ui.session import runner, send, store
 from laco.ui.tables import runs_table
 
 begin("laco")
@@ -22,9 +23,8 @@ with start.container(border=True, height="stretch"):
         "The bundled 135-million-parameter model: its similarity map, then 10, 20 and 30 % of its "
         "layers collapsed, with the perplexity of each. Minutes on a laptop, no network needed."
     )
-    if st.button("Run the demo", type="primary", disabled=bool(runner().active())):
-        submit(*demo_requests())
-        st.rerun()
+    if start_button("Run the demo", type="primary", disabled=bool(runner().active())):
+        send(*demo_requests())
 with explore.container(border=True, height="stretch"):
     st.markdown("**Look at a model**")
     st.caption("Bundled, from the hub, a folder or a GGUF file: what is in it, and what can go.")

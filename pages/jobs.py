@@ -3,8 +3,10 @@
 import streamlit as st
 
 from laco.errors import LacoError
-from laco.ui import progress, tables
+from laco.ui import choosing, progress, tables
 from laco.ui.frame import begin
+from laco.ui.person import start_button
+from laco.ui.plain import plain
 from laco.ui.session import runner
 
 begin("Jobs")
@@ -45,26 +47,28 @@ def draw() -> None:
         "Job", ids, index=at_work[0] if at_work else 0, key="job", bind="query-params"
     )
     status = statuses[chosen]
-    st.subheader(status.label or status.id, anchor=False)
+    st.subheader(plain(status.label or status.id), anchor=False)
     progress.bars([status])
     if status.state == "failed":
         progress.show_failure(status)
     cancel, retry, _ = st.columns([1, 1, 4])
     try:
-        if cancel.button("Cancel", disabled=status.state not in progress.ACTIVE, width="stretch"):
+        if start_button(
+            "Cancel", cancel, disabled=status.state not in progress.ACTIVE, width="stretch"
+        ):
             jobs.cancel(status.id)
             st.rerun()
-        if retry.button(
-            "Retry", disabled=status.state not in ("failed", "cancelled"), width="stretch"
-        ):
+        ended = status.state in ("failed", "cancelled")
+        if start_button("Retry", retry, disabled=not ended, width="stretch"):
             jobs.retry(status.id)
             st.rerun()
     except LacoError as error:
-        st.error(str(error))
-    st.caption(f"Attempt {status.attempt}, in `{status.folder}`")
+        st.error(plain(str(error)))
+    st.caption(progress.whereabouts(status))
     st.code(jobs.log(status.id, tail=200) or "The log is empty.", language=None, height=260)
     with st.expander("The request as JSON"):
         st.json(status.request.model_dump(mode="json"))
 
 
 progress.live(draw)
+choosing.devices()

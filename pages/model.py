@@ -5,6 +5,7 @@ import streamlit as st
 from laco.errors import LacoError
 from laco.ui import cards, exporting, tables
 from laco.ui.frame import begin
+from laco.ui.plain import plain
 from laco.ui.session import BUNDLED, card_of, choose, session, store
 
 SOURCES = ("Bundled", "Hub", "Folder or GGUF file", "Earlier result")
@@ -46,10 +47,10 @@ with st.form("model"):
         try:
             choose(address, dtype, trust)
         except LacoError as error:
-            st.error(str(error))
+            st.error(plain(str(error)))
 
 chosen = session()
-st.subheader(chosen.address, anchor=False)
+st.subheader(plain(chosen.address), anchor=False)
 try:
     cards.show(card_of(chosen.recipe))
     if chosen.recipe.steps:
@@ -61,4 +62,4 @@ try:
     middle.page_link("pages/collapse.py", label="Collapse some", icon=":material/compress:")
     right.page_link("pages/sparsify.py", label="Sparsify them", icon=":material/blur_on:")
 except LacoError as error:
-    st.error(str(error))
+    st.error(plain(str(error)))

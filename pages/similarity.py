@@ -6,7 +6,9 @@ from laco.evaluations import Request, Similarity
 from laco.ui import progress, similar, words
 from laco.ui.forms import spec_form
 from laco.ui.frame import begin
-from laco.ui.session import card_or_stop, find_document, session, submit
+from laco.ui.person import start_button
+from laco.ui.plain import plain
+from laco.ui.session import card_or_stop, find_document, send, session
 
 chosen = session()
 begin("Similarity")
@@ -21,16 +23,15 @@ with states:
     spec = spec_form(Similarity, key="similarity", columns=2)
     found = find_document(chosen.recipe, spec) if spec else None
     missing = spec is not None and (found is None or found[0] != spec)
-    if spec and missing and st.button("Compute the map", type="primary"):
-        submit(Request(recipe=chosen.recipe, analyses=(spec,)), label="Similarity map")
-        st.rerun()
+    if spec and missing and start_button("Compute the map", type="primary"):
+        send(Request(recipe=chosen.recipe, analyses=(spec,)), label="Similarity map")
     progress.last_sent()
     if found is None:
         st.info("There is no map of this model yet. Compute it: one pass through the layers.")
     else:
         made_by, document = found
         if made_by != spec:
-            st.warning(f"This map was made with other settings: {words.settings(made_by)}.")
+            st.warning(plain(f"This map was made with other settings: {words.settings(made_by)}."))
         similar.of_states(document, card, chosen.address)
 
 with parameters:

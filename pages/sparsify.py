@@ -6,7 +6,8 @@ from laco.recipe import Prune
 from laco.ui import methods, plans, savings, walks
 from laco.ui.forms import spec_form
 from laco.ui.frame import begin
-from laco.ui.session import card_or_stop, finished, session, store
+from laco.ui.plain import code
+from laco.ui.session import card_or_stop, finished, session, speed, store
 
 chosen = session()
 begin("Sparsify")
@@ -17,7 +18,7 @@ st.markdown(
     "(structured) save bytes and time everywhere. Compensation brings quality back in both cases."
 )
 card = card_or_stop()
-st.caption(f"`{chosen.address}`, {card['layers']} layers, counted from 0.")
+st.caption(f"{code(chosen.address)}, {card['layers']} layers, counted from 0.")
 walks.watch()
 set_up, results = st.tabs(["Set up", "Results"], key="tab", bind="query-params")
 
@@ -33,8 +34,7 @@ with set_up:
             walks.known_sensitivity(chosen.recipe)
         if step.compensation is not None:
             st.caption(
-                f"{savings.expected(card, step.compensation).words()} Pruning looks at the "
-                "compensation's text.",
+                f"{savings.takes(card, step, speed())} Pruning looks at the compensation's text.",
                 help=savings.COSTS["compensate"],
             )
         methods.explain(step)

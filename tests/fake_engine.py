@@ -1,8 +1,9 @@
 """Stands where the engine is, in the tests of the queue: what it does is in the model's path.
 
-A path is a word and numbers: `sleep:5` works for 5 seconds and looks at the wish to cancel,
-`stubborn:5` does not look, `die:1` kills its own process in its first attempt, `child` starts a
-process that outlives it and dies, `fail` and `bug` raise.
+Each run leaves a line in `runs.txt` in its job's folder. A path is a word and numbers: `sleep:5`
+works for 5 seconds and looks at the wish to cancel, `stubborn:5` does not look, `die:1` kills its
+own process in its first attempt, `child` starts a process that outlives it and dies, `fail` and
+`bug` raise.
 """
 
 import os
@@ -18,6 +19,10 @@ from laco.errors import ModelError
 def run(request, store, context):
     word, _, number = request.recipe.model.path.partition(":")
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else store.folder
+    if not (folder / "job.json").is_file():  # not in a process of its own
+        folder = store.folder
+    with (folder / "runs.txt").open("a") as file:
+        file.write(f"{os.getpid()}\n")
     if word == "sleep":
         end = time.monotonic() + float(number)
         while time.monotonic() < end:

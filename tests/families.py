@@ -7,6 +7,7 @@ stock reload wherever something was written. `docs/families.md` is made from the
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -27,11 +29,12 @@ from laco.evaluate import evaluate
 from laco.evaluations import Perplexity, Similarity
 from laco.layers import LayerStack
 from laco.lazy import LayerWriter, LazyModel
-from laco.merging import apply_drop, apply_merge
+from laco.merging import apply_edit
 from laco.models import LoadedModel
 from laco.prune import check_pattern, prunable, prune_layer
 from laco.prune.widths import check_structured
 from laco.recipe import Compensate, Drop, Finetune, Merge, ModelRef, Prune, Structured, Wanda
+from laco.restack import restack
 from laco.rework import Texts, rework
 from laco.similarity import layer_similarity
 from tests import tiny
@@ -122,6 +125,31 @@ def saved_and_reloaded(lm: LoadedModel, folder: Path) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
+def written_alike(subject: Subject, step: Drop | Merge, folder: Path) -> None:
+    """Written from file to file, as the engine does, an edited model is the one in `folder`."""
+    streamed = folder.with_name(f"{folder.name}-streamed")
+    restack(subject.lazy, step, streamed, Context())
+    same_folders(streamed, folder)
+
+
+def same_folders(one: Path, other: Path) -> None:
+    """Two folders hold the same tensors under the same names, the same config and tokenizer."""
+    ours, theirs = tensors_of(one), tensors_of(other)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert ours[name].dtype == tensor.dtype, name
+        assert torch.equal(ours[name], tensor), name
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (one, other)]
+    assert configs[0] == configs[1]
+    for file in other.glob("*token*"):
+        assert (one / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder's files."""
+    return {n: t for file in folder.glob("*.safetensors") for n, t in load_file(file).items()}
+
+
 def similarity(subject: Subject) -> None:
     tokens = text(4)
     windows = Windows(tokens, torch.full((4,), LENGTH), "tiny", "tiny")
@@ -136,11 +164,13 @@ def drop(subject: Subject) -> None:
     for span in spans:
         lm = subject.load()
         try:
-            apply_drop(lm.layers, Drop(layers=tuple(range(*span))))
+            step = Drop(layers=tuple(range(*span)))
+            apply_edit(lm.layers, step)
         except LacoError as error:
             refusals.append(error)
             continue
         saved_and_reloaded(lm, subject.room / "dropped")
+        written_alike(subject, step, subject.room / "dropped")
         return
     raise refusals[0]
 
@@ -156,12 +186,13 @@ def merge(subject: Subject) -> None:
     for span, reason in answers.items():
         step = Merge(spans=(span,), merge="mean")
         try:
-            apply_merge(lm.layers, step)
+            apply_edit(lm.layers, step)
         except LacoError as error:
             refusals.append(error)
             continue
         assert reason is None
         saved_and_reloaded(lm, subject.room / "merged")
+        written_alike(subject, step, subject.room / "merged")
         return
     raise refusals[0]
 
@@ -202,6 +233,14 @@ def width(subject: Subject) -> None:
     step = Prune(method=Structured(channels=0.5, multiple=1, importance="magnitude"))
     check_structured(subject.loaded.layers, step.method)  # type: ignore[arg-type]
     _, folder = subject.walked(step, "narrow")
+    assert sum(p.numel() for p in stock(folder).parameters()) < subject.card["parameters"]
+
+
+def groups(subject: Subject, share: float = 0.5) -> None:
+    """Half of the groups of heads go, and stock classes load what is left."""
+    step = Prune(method=Structured(channels=0, groups=share, importance="magnitude"))
+    check_structured(subject.loaded.layers, step.method)  # type: ignore[arg-type]
+    _, folder = subject.walked(step, "fewer-heads")
     assert sum(p.numel() for p in stock(folder).parameters()) < subject.card["parameters"]
 
 

@@ -32,11 +32,14 @@ DESCRIBING = [
     "commands",
     "report",
     "presets",
+    "prompts",
+    "continued",
     "demo",
 ]
 KEEPING = [
-    *("store", "listing", "index", "upkeep", "disk", "jobs", "queue", "schedule", "card"),
-    "capabilities",
+    *("store", "listing", "index", "audit", "upkeep", "disk", "jobs", "queue", "schedule", "card"),
+    *("expected", "machine", "capabilities", "ahead", "rhythms"),
+    *("locks", "causes", "devices", "room", "access", "warm"),
 ]
 METHODS = [
     "layers",
@@ -56,6 +59,8 @@ METHODS = [
     "models",
     "checkpoint",
     "hub",
+    "reading",
+    "shards",
     "reference",
     "gguf_header",
     "corpora",
@@ -63,15 +68,18 @@ METHODS = [
     "textfiles",
     "leaks",
     "memory",
+    "speed",
     "lazy",
     "layerfiles",
     "prune",
     "ridge",
     "compensate",
+    "restack",
     "rework",
     "adapters",
     "finetune",
     "evaluate",
+    "writing",
     "export",
 ]
 NAMES_DEVICES = {"laco/models.py", "laco/memory.py", "laco/schedule.py", "laco/worker.py"}
@@ -190,7 +198,7 @@ def test_imports_form_no_circle():
 
 def test_every_module_of_laco_is_in_the_table_of_its_kind():
     top = {path.stem for path in (ROOT / "laco").iterdir() if path.suffix == ".py" or path.is_dir()}
-    known = {*DESCRIBING, *KEEPING, *METHODS, "engine", "worker", "cli", "ui", "evaluate"}
+    known = {*DESCRIBING, *KEEPING, *METHODS, "engine", "worker", "warmed", "cli", "ui", "evaluate"}
     assert top - {"__init__", "__main__", "__pycache__"} == known
 
 

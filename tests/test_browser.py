@@ -75,7 +75,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "LACO_STORE": str(folder / "store")},
+            env={**os.environ, "LACO_STORE": str(folder / "store"), "LACO_ROOTS": str(folder)},
             stdout=log,
             stderr=log,
         )
@@ -131,7 +131,10 @@ def cell(page: Page, depth_x: float, depth_y: float) -> tuple[float, float]:
     """Where a cell of the map is on the screen."""
     layer = page.locator('.js-plotly-plot .nsewdrag[data-subplot="xy"]').first
     layer.wait_for()
-    box = layer.bounding_box()
+    box, before = layer.bounding_box(), None
+    while box != before:  # the page may still be finding its places
+        page.wait_for_timeout(300)
+        box, before = layer.bounding_box(), box
     assert box is not None
     return (
         box["x"] + (depth_x + 0.5) / DEPTHS * box["width"],

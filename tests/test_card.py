@@ -158,7 +158,8 @@ def test_bytes_follow_the_number_format_asked_for(llama):
     about = inspect(llama)
     assert about["file_bytes"] == (llama / "model.safetensors").stat().st_size
     assert about["expected"]["memory_bytes"] > about["bytes"]
-    assert about["expected"]["seconds_similarity"] >= 0
+    assert about["expected"]["work"]["similarity"]["seconds"] > 0
+    assert about["expected"]["measured"] is False
 
 
 def test_stored_twin_of_a_tied_head_counts_once(tmp_path):

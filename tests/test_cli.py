@@ -194,6 +194,17 @@ def test_verify_tells_of_a_broken_result(laco: Laco, store: RunStore):
     assert SMALLER.key in out
 
 
+def test_devices_are_listed_and_chosen(laco: Laco, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("LACO_SLOTS", raising=False)
+    (cpu,) = laco.document("devices")
+    assert (cpu["name"], cpu["jobs"], cpu["at_work"]) == ("cpu", 1, [])
+    assert cpu["memory_total"] > cpu["memory_free"] > 0
+    assert laco.document("devices", "cpu", "--jobs", "2")[0]["jobs"] == 2
+    assert laco.document("devices", "all")[0]["jobs"] == 1
+    assert "takes 1 at once" in laco("devices")[1]
+
+
 def test_jobs_of_a_new_store_are_none(laco: Laco):
     assert laco.document("jobs") == []
 

@@ -18,7 +18,7 @@ from laco.corpora import Windows
 from laco.errors import Cancelled, RecipeError
 from laco.evaluations import WhatIf
 from laco.layers import LayerStack
-from laco.merging import apply_merge, merge_groups
+from laco.merging import apply_edit, merge_groups
 from laco.models import LoadedModel
 from laco.ranking import block_angles, layer_influence
 from laco.recipe import Collapse, Merge
@@ -39,7 +39,7 @@ UNEVEN = windows_of(12, 5, 9)
 
 def collapsed(lm: LoadedModel, *spans: tuple[int, int], merge: Any = "drop") -> torch.nn.Module:
     model = copy.deepcopy(lm.model)
-    apply_merge(LayerStack(model), Merge.model_validate({"spans": spans, "merge": merge}))
+    apply_edit(LayerStack(model), Merge.model_validate({"spans": spans, "merge": merge}))
     return model
 
 
@@ -88,7 +88,7 @@ def test_scores_hold_for_merged_weights_too(merge: Any) -> None:
 
 def collapsed_all(lm: LoadedModel, span: tuple[int, int], merge: Any) -> torch.nn.Module:
     model = copy.deepcopy(lm.model)
-    apply_merge(LayerStack(model), Merge(spans=(span,), merge=merge, parameters="all"))
+    apply_edit(LayerStack(model), Merge(spans=(span,), merge=merge, parameters="all"))
     return model
 
 
@@ -178,7 +178,7 @@ def test_near_copies_are_what_best_first_takes(merge: Any, objective: Any) -> No
     step = Collapse(target_layers=4, merge=merge, objective=objective, parameters="all")
     plan = plan_collapse(lm, step, EVEN, Context())
     if merge == "drop":
-        assert set(apply_merge(lm.layers, plan.as_step(step))["removed"]) <= {2, 3, 4}
+        assert set(apply_edit(lm.layers, plan.as_step(step))["removed"]) <= {2, 3, 4}
     else:
         assert all(start >= 2 and stop <= 5 for start, stop in plan.spans)
 
@@ -189,7 +189,7 @@ def test_every_order_reaches_the_number_of_layers_asked_for(order: Any, target: 
     lm = tiny.loaded("redundant")
     step = Collapse(order=order, span=2, interval=1, target_layers=target)
     plan = plan_collapse(lm, step, EVEN, Context())
-    report = apply_merge(lm.layers, plan.as_step(step))
+    report = apply_edit(lm.layers, plan.as_step(step))
     assert report["layers_after"] == len(lm.layers) == target
     assert 5 in report["kept"]
 

@@ -1,4 +1,4 @@
-"""One layer brought back: errors fall, zeros stay, bad numbers are undone, on every family."""
+"""One layer brought back: errors fall, zeros stay, bad numbers end it, on every family."""
 
 from __future__ import annotations
 
@@ -122,22 +122,33 @@ def test_the_paper_s_first_step_is_that_of_a_plain_loop():
         torch.testing.assert_close(weight, parameters[name].detach())
 
 
-def test_numbers_that_are_not_finite_are_undone_and_said(monkeypatch: pytest.MonkeyPatch):
-    task = task_of()
-    steps: list[float] = []
-
+@pytest.mark.parametrize("spec", [PLUS, PAPER])
+def test_numbers_that_are_not_finite_end_the_work_and_name_the_layer(
+    spec: Compensate, monkeypatch: pytest.MonkeyPatch
+):
     def broken(task: Task, windows: Tensor, paper: bool) -> float:
         for parameter in task.layer.parameters():
             parameter.grad = torch.full_like(parameter, math.nan)
-        steps.append(0.0)
         return math.nan
 
     monkeypatch.setattr(module, "_gradients", broken)
-    fit = fitted(task, PLUS)
-    assert steps
-    assert fit.kept == "ridge"
-    assert "undone" in fit.notes[-1]
-    assert task.error() == pytest.approx(fit.ridge, rel=1e-4)
+    with pytest.raises(
+        NumericalError, match=r"loss of layer \d+ in epoch 1 of compensation is not f"
+    ):
+        fitted(task_of(), spec)
+
+
+def test_weights_that_are_not_finite_after_the_last_step_end_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def broken(task: Task, windows: Tensor, paper: bool) -> float:
+        for parameter in task.layer.parameters():
+            parameter.grad = torch.full_like(parameter, math.nan)
+        return 1.0
+
+    monkeypatch.setattr(module, "_gradients", broken)
+    with pytest.raises(NumericalError, match=r"error of layer \d+ after 2 epochs"):
+        fitted(task_of(), PLUS)
 
 
 def test_a_broken_weight_is_named_before_work():

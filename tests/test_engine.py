@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from laco import engine, models
+from laco import engine, layerfiles, locks, models
 from laco.context import Context
 from laco.errors import CalibrationError, Cancelled, LacoError, NumericalError, RecipeError
 from laco.evaluations import (
@@ -87,9 +89,9 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     kinds: list[str] = []
     for spec, function in engine.STEPS.items():
 
-        def counted(lm: Any, step: Any, context: Context, function: Any = function) -> Any:
-            kinds.append(step.kind)
-            return function(lm, step, context)
+        def counted(recipe: Recipe, keys: Any, index: int, *rest: Any, function: Any = function):
+            kinds.append(recipe.steps[index].kind)
+            return function(recipe, keys, index, *rest)
 
         monkeypatch.setitem(engine.STEPS, spec, counted)
     return kinds
@@ -238,14 +240,36 @@ def test_a_model_that_is_not_finite_ends_with_the_place_named(
     assert store.runs()[0].metrics == ()
 
 
+@pytest.mark.parametrize("step", [Drop(layers=(3,)), Merge(spans=((2, 4),), merge="mean")])
+def test_layers_go_without_the_model_in_memory(
+    model: ModelRef, store: RunStore, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.models, "load_folder", None)
+        found = engine.run(Request(recipe=Recipe(model=model, steps=(step,))), store, Context())
+    assert len(models.load_folder(Path(found["path"]), model, "cpu").layers) == 5
+    assert not (store.folder / "unfinished" / found["key"]).exists()
+
+
+def test_a_search_does_not_go_on_with_what_an_earlier_one_wrote(
+    model: ModelRef, source: str, store: RunStore
+) -> None:
+    recipe = engine.settle(Recipe(model=model, steps=(collapse(source, 5),)), store)
+    place = store.unfinished(recipe.key)
+    place.mkdir(parents=True)
+    (place / "model-00002-of-00006.safetensors").write_bytes(b"of another plan")
+    found = engine.run(Request(recipe=recipe), store, Context())
+    assert len(models.load_folder(Path(found["path"]), model, "cpu").layers) == 5
+
+
 def test_a_full_disk_while_saving_leaves_no_half_result(
     model: ModelRef, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_lm: Any, folder: Path) -> None:
-        (folder / "model.safetensors").write_bytes(b"half")
+    def full(_tensors: Any, file: Path, **_: Any) -> None:
+        file.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(engine.models, "save_folder", full)
+    monkeypatch.setattr(layerfiles, "save_file", full)
     recipe = Recipe(model=model, steps=(Drop(layers=(3,)),))
     with pytest.raises(LacoError, match="space"):
         engine.run(Request(recipe=recipe), store, Context())
@@ -306,6 +330,80 @@ def test_a_walk_that_was_cancelled_goes_on_where_it_stopped(
         for result in (found, whole)
     )
     assert all(torch.equal(one[name], two[name]) for name in two)
+
+
+def test_a_walk_whose_result_could_not_be_saved_is_not_done_again(
+    model: ModelRef, store: RunStore, source: str, monkeypatch: pytest.MonkeyPatch
+):
+    request = Request(recipe=Recipe(model=model, steps=recovered(source)[1:3]))
+    save, full = store.save, [True]
+
+    def refusing(key: str, recipe: Recipe, *rest: Any) -> Any:
+        if full[0] and len(recipe.steps) == 2:
+            full[0] = False
+            raise OSError(28, "No space left on device")
+        return save(key, recipe, *rest)
+
+    monkeypatch.setattr(store, "save", refusing)
+    with pytest.raises(OSError, match="No space"):
+        engine.run(request, store, Context())
+    seen: list[str] = []
+    found = engine.run(request, store, Context(progress=lambda _f, m: seen.append(m)))
+    assert not any("epoch" in message for message in seen)
+    assert models.load_folder(Path(found["path"]), model, "cpu")
+    assert not list((store.folder / "unfinished").iterdir())
+    assert not list((store.folder / "locks").iterdir())
+
+
+def test_a_layer_that_is_not_there_after_all_is_done_again(
+    model: ModelRef, store: RunStore, source: str
+):
+    request = Request(recipe=Recipe(model=model, steps=recovered(source)[1:2]))
+    seen: list[str] = []
+    context = Context(
+        progress=lambda _f, message: seen.append(message),
+        cancelled=lambda: any(message.startswith("layer 4 of") for message in seen),
+    )
+    with pytest.raises(Cancelled):
+        engine.run(request, store, context)
+    (left,) = (store.folder / "unfinished").iterdir()
+    sorted(left.glob("*.safetensors"))[1].unlink()
+    report = engine.run(request, store, Context())["steps"][0]["report"]
+    assert [row["layer"] for row in report["layers"]] == list(range(6))
+
+
+def test_what_another_process_has_just_made_is_taken(
+    model: ModelRef, store: RunStore, applied: list[str]
+) -> None:
+    recipe = Recipe(model=model, steps=(Drop(layers=(3,)),))
+    key = engine.settle(recipe, store).key
+    place = store.folder / "locks" / key
+    with locks.alone(place, lambda: None):
+        asked = iter(range(10**6))
+        context = Context(cancelled=lambda: next(asked) >= 5)
+        with pytest.raises(Cancelled):  # it waits, and hears the wish to stop meanwhile
+            engine.run(Request(recipe=recipe), store, context)
+    assert applied == []
+    lock = threading.Thread(target=lambda: _held_while_made(place, recipe, store))
+    lock.start()
+    while not locks.is_taken(place):
+        time.sleep(0.01)
+    seen: list[str] = []
+    found = engine.run(
+        Request(recipe=recipe), store, Context(progress=lambda _f, m: seen.append(m))
+    )
+    lock.join()
+    assert found["key"] == key
+    assert applied == []
+    assert any("another job" in message for message in seen)
+
+
+def _held_while_made(place: Path, recipe: Recipe, store: RunStore) -> None:
+    with locks.alone(place, lambda: None):
+        time.sleep(0.3)
+        key = engine.settle(recipe, store).key
+        settled = engine.settle(recipe, store)
+        store.save(key, settled, [], lambda folder: (folder / "x").write_text("x"))  # type: ignore
 
 
 def test_what_is_unfinished_is_pruned_when_it_is_old(store: RunStore):

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from laco.capabilities import CAPABILITIES
+from laco.capabilities import CAPABILITIES, FAMILIES, NO_GROUPS, NO_WIDTH
 from laco.errors import ArchitectureError
+from laco.prune.widths import check_structured
+from laco.recipe import Structured
 from tests import families, tiny
 from tests.families import BUILDERS, CHECKS, Subject
 
@@ -28,6 +30,27 @@ def table() -> Iterator[None]:
     yield
     if MADE:
         print("", families.head(), *MADE.values(), sep="\n")
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "qwen3_moe", "llama4_text"])
+def test_groups_of_heads_go_from_layers_with_experts_too(family: str, tmp_path: Path) -> None:
+    families.groups(Subject(family, tmp_path))
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_whether_groups_of_heads_can_go_is_on_the_card(family: str, tmp_path: Path) -> None:
+    subject = Subject(family, tmp_path)
+    told = subject.card["capabilities"]["width"]["reason"]
+    method = Structured(channels=0, groups=0.5)
+    if family not in NO_GROUPS:
+        check_structured(subject.lazy.stack, method)
+        assert "groups of heads" not in told or "groups of heads can" in told
+        return
+    assert (
+        f"groups of heads{' can go' if family not in NO_WIDTH else ''}: {NO_GROUPS[family]}" in told
+    )
+    with pytest.raises(ArchitectureError, match="groups of attention heads"):
+        check_structured(subject.lazy.stack, method)
 
 
 @pytest.mark.parametrize("family", BUILDERS)

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from laco import merging
 from laco.errors import RecipeError
 from laco.layers import LayerStack, linears
-from laco.merging import apply_drop, apply_merge, merge_layers, merge_tensors
+from laco.merging import apply_edit, merge_layers, merge_tensors
 from laco.recipe import Drop, Merge
 from tests import tiny
 
@@ -108,7 +109,7 @@ def test_what_does_not_merge_is_shared_and_not_copied(stack: LayerStack) -> None
 def test_a_later_span_merges_what_an_earlier_one_made(stack: LayerStack) -> None:
     inner = merge_layers(stack[3:5], "rdsc", "all")
     expected = parameters(merge_layers([stack[2], inner], "rdsc", "all"))
-    report = apply_merge(stack, Merge(spans=((3, 5), (2, 5)), merge="rdsc"))
+    report = apply_edit(stack, Merge(spans=((3, 5), (2, 5)), merge="rdsc"))
     assert report["kept"] == [0, 1, 2, 5]
     assert report["removed"] == [3, 4]
     assert all(torch.equal(expected[name], stack[2].get_parameter(name)) for name in expected)
@@ -116,7 +117,7 @@ def test_a_later_span_merges_what_an_earlier_one_made(stack: LayerStack) -> None
 
 def test_spans_side_by_side_are_in_the_indices_before_the_step(stack: LayerStack) -> None:
     first, third = stack[0], stack[3]
-    report = apply_merge(stack, Merge(spans=((0, 3), (3, 5))))
+    report = apply_edit(stack, Merge(spans=((0, 3), (3, 5))))
     assert (report["layers_before"], report["layers_after"]) == (6, 3)
     assert stack[0] is first
     assert stack[1] is third
@@ -124,7 +125,7 @@ def test_spans_side_by_side_are_in_the_indices_before_the_step(stack: LayerStack
 
 def test_drop_keeps_the_others_in_order(stack: LayerStack) -> None:
     kept = [stack[i] for i in (0, 2, 3, 5)]
-    report = apply_drop(stack, Drop(layers=(4, 1)))
+    report = apply_edit(stack, Drop(layers=(4, 1)))
     assert list(stack) == kept
     assert report["removed"] == [1, 4]
 
@@ -142,12 +143,26 @@ def test_a_step_past_the_end_is_refused_and_changes_nothing(
 ) -> None:
     before = list(stack)
     with pytest.raises(RecipeError, match=words):
-        apply_merge(stack, step) if isinstance(step, Merge) else apply_drop(stack, step)
+        apply_edit(stack, step)
     assert list(stack) == before
 
 
 def test_weights_of_unlike_attention_do_not_mix_but_may_drop() -> None:
     stack = LayerStack(tiny.ARCHITECTURES["gemma3_text"]())
     with pytest.raises(RecipeError, match=r"cannot merge by rdsc.*merge=drop"):
-        apply_merge(stack, Merge(spans=((1, 3),), merge="rdsc"))
-    assert apply_merge(stack, Merge(spans=((1, 3),)))["kept"] == [0, 1, 3, 4, 5]
+        apply_edit(stack, Merge(spans=((1, 3),), merge="rdsc"))
+    assert apply_edit(stack, Merge(spans=((1, 3),)))["kept"] == [0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("merge", ["rdsc", "mean"])
+def test_what_is_summed_in_parts_is_what_is_summed_at_once(
+    merge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(5, 9).bfloat16().T for _ in range(3)]  # not contiguous
+    whole = merge_tensors(tensors, merge)
+    monkeypatch.setattr(merging, "CHUNK", 7)
+    assert torch.equal(merge_tensors(tensors, merge), whole)
+    exact = torch.stack([tensor.double() for tensor in tensors])
+    expected = exact.mean(0) if merge == "mean" else exact[1] + exact[2] - exact[0]
+    assert torch.equal(whole, expected.bfloat16())

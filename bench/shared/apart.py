@@ -1,4 +1,4 @@
-"""A figure that a benchmark takes in a process of its own, so that others leave no mark on it."""
+"""Figures that a benchmark takes in a process of its own, so that others leave no mark on them."""
 
 from __future__ import annotations
 
@@ -8,5 +8,11 @@ import sys
 
 def printed_apart(script: str, *arguments: str) -> int:
     """The last word, a number, that `script` prints when it is run with these arguments."""
+    return numbers_apart(script, *arguments)[-1]
+
+
+def numbers_apart(script: str, *arguments: str) -> list[int]:
+    """The numbers in the last line that `script` prints when it is run with these arguments."""
     command = [sys.executable, script, *arguments]
-    return int(subprocess.run(command, check=True, capture_output=True).stdout.split()[-1])
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [int(word) for word in printed.strip().splitlines()[-1].split()]

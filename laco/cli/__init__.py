@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from laco.cli import jobs, look, results, work
+from laco.cli import jobs, look, results, trial, work
 from laco.cli.terminal import speak
 
 HELP = """Compress language models by layers.
@@ -34,6 +34,7 @@ COMMANDS = (
     look.inspect,
     look.similarity,
     look.whatif,
+    trial.try_,
     work.run,
     work.evaluate,
     work.export,
@@ -46,6 +47,7 @@ COMMANDS = (
     jobs.logs,
     jobs.cancel,
     jobs.retry,
+    jobs.devices,
     jobs.schedule,
     jobs.app,
 )

@@ -27,6 +27,7 @@ from laco.evaluations import (
     ZeroShot,
 )
 from laco.presets import FOLDER, presets
+from laco.reading import Malformed, is_there, json_of, parsed, short, whole_path
 from laco.recipe import Recipe, complaints, parse_recipe
 from laco.tasks import BUNDLED, expand
 
@@ -40,6 +41,8 @@ EVALUATIONS = {
 }
 CHOICES = "perplexity:CORPUS, kl:CORPUS, zero-shot:TASK,TASK, footprint, latency, degeneration"
 KEY = "k1-"  # how every key begins
+KEY_FORM = re.compile(r"k1-[0-9a-f]{0,64}")
+MOST_WAY = 20  # names in a field's place
 
 
 class Results(Protocol):
@@ -62,7 +65,7 @@ def read_model(
             )
         return found
     path, _, revision = text.partition("@")
-    if Path(text).expanduser().exists():
+    if is_there(text):
         path, revision = whole_path(text), ""
     fields: dict[str, Any] = {"path": path, "trust_remote_code": trust_remote_code}
     if revision:
@@ -82,9 +85,11 @@ def read_export(folder: Path, dtype: str | None = None) -> Export:
 
 def find_key(text: str, store: Results) -> str:
     """The whole key of a result. Raises `StoreError` when there is no such result."""
-    key = store.resolve(text)
+    key = store.resolve(text) if KEY_FORM.fullmatch(text) else None
     if key is None or store.artifact(key) is None:
-        raise StoreError(f"There is no result {text} in this store; `laco runs` lists the results.")
+        raise StoreError(
+            f"There is no result {short(text)} in this store; `laco runs` lists the results."
+        )
     return key
 
 
@@ -141,12 +146,6 @@ def _about(kind: type, said: str) -> dict[str, Any]:
     return {"source": read_source(said)} if said else {}
 
 
-def whole_path(text: str) -> str:
-    """A file's or folder's whole path, since a job may run in another folder; else the text."""
-    path = Path(text).expanduser()
-    return str(path.resolve()) if path.exists() else text
-
-
 def read_source(text: str) -> str:
     """A text source; a `file:` with its whole path."""
     if not text.startswith("file:"):
@@ -154,7 +153,11 @@ def read_source(text: str) -> str:
     path, at, part = text.removeprefix("file:").rpartition("@")
     if part not in ("calibration", "heldout"):
         path, at, part = text.removeprefix("file:"), "", ""
-    return f"file:{Path(path).expanduser().resolve()}{at}{part}"
+    try:
+        whole = Path(path).expanduser().resolve()
+    except (OSError, ValueError, RuntimeError):  # of a link to itself, say: reading it says why
+        return text
+    return f"file:{whole}{at}{part}"
 
 
 def read_recipe(
@@ -176,7 +179,8 @@ def read_recipe(
         raise RecipeError(f"{source} names no model; give one with --model.")
     if model is not None:
         before = [step.model_dump(mode="json") for step in model.steps]
-        document["steps"] = [*before, *document.get("steps", [])]
+        if isinstance(steps := document.get("steps", []), list):  # else the check below says so
+            document["steps"] = [*before, *steps]
     recipe = parse_recipe(_with_whole_sources(document))
     where = whole_path(recipe.model.path)
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": where})})
@@ -190,9 +194,13 @@ def override(document: Any, change: str) -> Any:
     """The document with one field changed, `path=value`; numbers in a path count list items."""
     path, sign, text = change.partition("=")
     if not sign or not path:
-        raise RecipeError(f"--set {change}: write path=value, such as steps.0.threshold=0.7.")
+        raise RecipeError(
+            f"--set {short(change)}: write path=value, such as steps.0.threshold=0.7."
+        )
     changed = json.loads(json.dumps(document))
     *way, last = path.split(".")
+    if len(way) > MOST_WAY:
+        raise RecipeError(f"--set {short(path)}: no field lies so deep in a recipe.")
     place = changed
     for part in way:
         place = place.setdefault(part, {}) if isinstance(place, dict) else _item(place, part, path)
@@ -220,34 +228,36 @@ def _with_whole_sources(value: Any) -> Any:
 
 def _item(place: Any, part: str, path: str) -> Any:
     if not isinstance(place, list):
-        raise RecipeError(f"--set {path}: {part} lies inside a plain value.")
-    if not part.isdigit() or int(part) >= len(place):
-        raise RecipeError(f"--set {path}: there is no item {part}; there are {len(place)}.")
+        raise RecipeError(f"--set {short(path)}: {short(part)} lies inside a plain value.")
+    if not re.fullmatch(r"[0-9]{1,9}", part) or int(part) >= len(place):
+        raise RecipeError(
+            f"--set {short(path)}: there is no item {short(part)}; there are {len(place)}."
+        )
     return place[int(part)]
 
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return parsed(text)
+    except Malformed:
         return text
 
 
 def _read_document(source: str) -> dict[str, Any]:
     path, preset = Path(source), FOLDER / f"{source}.json"
-    if not path.exists() and preset.parent == FOLDER and preset.exists():
+    if not is_there(path) and preset.parent == FOLDER and is_there(preset):
         path = preset
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
+    if not is_there(path) or path.is_dir():
         raise RecipeError(
-            f"There is no recipe file {source}, and no preset of that name; "
+            f"There is no recipe file {short(source)}, and no preset of that name; "
             f"the presets are {', '.join(presets())}."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"The recipe file {source} cannot be read: {error}.") from None
-    if not isinstance(document, dict):
-        raise RecipeError(f"The recipe file {source} holds no JSON object.")
-    if "model" not in document and {"name", "title", "note"} <= set(document):
-        return {"steps": document.get("steps", [])}  # a preset's file
-    return document
+        )
+    try:
+        found = json_of(path)
+    except Malformed as error:
+        raise RecipeError(f"The recipe file {short(source)} cannot be read: it {error}.") from None
+    if not isinstance(found, dict):
+        raise RecipeError(f"The recipe file {short(source)} holds no JSON object.")
+    if "model" not in found and {"name", "title", "note"} <= set(found):
+        return {"steps": found.get("steps", [])}  # a preset's file
+    return found

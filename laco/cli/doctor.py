@@ -1,6 +1,7 @@
 """What `laco doctor` finds: versions, devices, what can be reached, what is amiss.
 
-The one place that looks at the machine as a whole; it changes nothing on it.
+The one place that looks at the machine as a whole. It changes nothing on it, but keeps in the store
+how fast the machine is, which takes some seconds to measure.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,17 +25,20 @@ ROOM_BYTES = 2e9  # the bundled model, converted, and a few results
 def examine(store: Path) -> dict[str, Any]:
     """Versions, devices and problems as JSON data; each problem is a sentence with its remedy."""
     problems = [*_python(), *_packages(), *_bundle(), *_room(store)]
-    devices, device = [], "none"
+    devices, device, fast = [], "none", None
     if find_spec("torch") is not None:
         from laco import models
+        from laco.speed import speed
 
         devices, device = models.list_devices(), models.best_device()
+        fast = asdict(speed(store))
     return {
         "python": platform.python_version(),
         "torch": _version("torch"),
         "transformers": _version("transformers"),
         "device": device,
         "devices": devices,
+        "speed": fast,
         "hub": hub.answers(),
         "offline_bundle": all(find_spec(name) is not None for name in BUNDLE),
         "problems": problems,

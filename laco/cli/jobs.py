@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,9 @@ PAGES = Path(__file__).parent.parent.parent / "app.py"
 def submit(
     wanted: Wanted,
     on: Annotated[str, typer.Option(help="Where the job runs; only local so far.")] = "local",
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Start it without asking whether memory is free.")
+    ] = False,
     as_json: Json = False,
     store: Store = CACHE,
 ) -> None:
@@ -35,7 +39,7 @@ def submit(
     runs = opened(store)
     request = read_request(wanted, runs)
     runner = _runner(store)
-    job = runner.submit(request, label=describe(request.recipe))
+    job = runner.submit(request, label=describe(request.recipe), anyway=anyway)
     answer(_document(runner.status(job)), job, as_json)
 
 
@@ -47,9 +51,11 @@ def jobs(as_json: Json = False, store: Store = CACHE) -> None:
             status.id,
             status.state,
             f"{100 * status.fraction:.0f} %",
+            f"attempt {status.attempt} of {status.attempts}" if status.attempt else "–",
+            status.device or "–",
             when(status.created),
             status.label,
-            status.error or status.message,
+            (status.error or status.message).partition("\n")[0],
         ]
         for status in found
     ]
@@ -82,6 +88,49 @@ def retry(job: Job, as_json: Json = False, store: Store = CACHE) -> None:
     answer(_document(runner.status(again)), again, as_json)
 
 
+def devices(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="The devices that take jobs from now on, or all."),
+    ] = None,
+    at_once: Annotated[int, typer.Option("--jobs", min=1, help="Jobs at once on each.")] = 1,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """List the devices and their memory, or choose those that take jobs."""
+    from laco import devices
+
+    runner = _runner(store)
+    if names:
+        devices.choose(runner.store.folder, [] if names == ["all"] else names, at_once)
+    slots = devices.slots(runner.store.folder)
+    found = [
+        {
+            **asdict(devices.about(name)),
+            "jobs": slots.count(name),
+            "at_work": [s.id for s in runner.active() if s.device == name],
+        }
+        for name in dict.fromkeys([*devices.devices_here(), *slots])
+    ]
+    lines = [
+        [
+            place["name"],
+            place["label"],
+            f"{_amount(place['memory_free'])} of {_amount(place['memory_total'])} free",
+            f"takes {place['jobs']} at once" if place["jobs"] else "takes no jobs",
+            " ".join(place["at_work"]) or "–",
+        ]
+        for place in found
+    ]
+    answer(found, columns(lines), as_json)
+
+
+def _amount(count: int | None) -> str:
+    from laco.wording import format_value
+
+    return "?" if count is None else format_value(count, "bytes")
+
+
 def schedule(store: Store = CACHE) -> None:
     """Run the scheduler of this store's jobs; it starts by itself when needed."""
     _become(["-m", "laco.schedule", str(store.resolve())])
@@ -89,13 +138,33 @@ def schedule(store: Store = CACHE) -> None:
 
 def app(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 8501,
+    address: Annotated[
+        str, typer.Option(help="Address to listen to; others than this machine's need sign-in.")
+    ] = "127.0.0.1",
+    host: Annotated[
+        list[str] | None, typer.Option(help="A name by which browsers reach it; repeatable.")
+    ] = None,
+    open_to_network: Annotated[
+        str,
+        typer.Option(metavar="WORDS", help="Do without sign-in; docs/security.md has the words."),
+    ] = "",
     store: Store = CACHE,
 ) -> None:
-    """Start the pages on http://localhost:8501."""
-    note(f"http://localhost:{port}")
-    os.environ["LACO_STORE"] = str(store.resolve())
+    """Start the pages on http://localhost:8501, for this machine alone unless told otherwise."""
+    from laco import access
+
+    folder = store.resolve()
+    known = access.settings(folder)
+    provider = access.has_provider(
+        [place / ".streamlit" / "secrets.toml" for place in (Path.home(), PAGES.parent)]
+    )
+    access.check_address(address, known, provider, open_to_network)
+    options = access.options(address, port, host or (), known)
+    note(f"http://{host[0] if host else 'localhost'}:{port}")
+    os.environ["LACO_STORE"] = str(folder)
+    os.environ[access.OPENED] = open_to_network
     os.chdir(PAGES.parent)  # Streamlit looks for its settings there
-    _become(["-m", "streamlit", "run", str(PAGES), "--server.port", str(port)])
+    _become(["-m", "streamlit", "run", str(PAGES), *options])
 
 
 def _become(arguments: list[str]) -> None:
@@ -124,6 +193,9 @@ def _document(status: JobStatus) -> dict[str, Any]:
         "ended",
         "error",
         "attempt",
+        "attempts",
+        "device",
+        "memory",
         "result",
     )
     document: dict[str, Any] = {name: getattr(status, name) for name in names}

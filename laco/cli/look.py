@@ -22,6 +22,7 @@ def doctor(as_json: Json = False, store: Store = CACHE) -> None:
     found = examine(store)
     lines = [[name, found[name]] for name in ("python", "torch", "transformers", "device")]
     lines += [["devices", ", ".join(device["name"] for device in found["devices"])]]
+    lines += [["speed", f"{found['speed']['forward']['768'] / 1e9:.0f} GFLOP/s (layer 768 wide)"]]
     lines += [["model hub", "can be reached" if found["hub"] else "cannot be reached"]]
     lines += [["offline bundle", "installed" if found["offline_bundle"] else "not installed"]]
     problems = [f"Problem: {problem}" for problem in found["problems"]] or ["No problems."]
@@ -54,7 +55,14 @@ def inspect(
         elif isinstance(value, str | int | float):
             lines.append([name, str(value)])
     for name, verdict in found["capabilities"].items():
-        lines.append([f"can {name}", "yes" if verdict["ok"] else f"no: {verdict['reason']}"])
+        words = "yes" if verdict["ok"] else f"no: {verdict['reason']}"
+        if verdict["ok"] and name in found["expected"]["work"]:
+            work = found["expected"]["work"][name]
+            memory = format_value(work["memory_bytes"], "bytes")
+            words = f"yes, about {memory} of memory, {work['seconds']:.0f} s here"
+        lines.append([f"can {name}", words])
+    if not found["expected"]["measured"]:
+        lines.append(["speed of this machine", "assumed; laco doctor measures it"])
     answer(found, columns(lines), as_json)
 
 

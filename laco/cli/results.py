@@ -134,7 +134,12 @@ def verify(as_json: Json = False, store: Store = CACHE) -> None:
 
 @upkeep.command()
 def rebuild(as_json: Json = False, store: Store = CACHE) -> None:
-    """Make the index anew from the files."""
+    """Make the index anew from the files, also where it cannot be read any more."""
+    from laco.index import set_aside
+    from laco.store import INDEX
+
+    if (store / INDEX).is_file() and set_aside(store / INDEX):
+        note(f"The old index could not be read and lies beside the new one, as {INDEX}.broken-….")
     count = opened(store).rebuild()
     answer({"runs": count}, f"Results in the index: {count}.", as_json)
 
@@ -146,3 +151,17 @@ def prune(as_json: Json = False, store: Store = CACHE) -> None:
 
     freed = opened(store).prune()
     answer({"freed_bytes": freed}, f"Freed {format_value(freed, 'bytes')}.", as_json)
+
+
+@upkeep.command()
+def remove(
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Results to remove")],
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Remove results, with their models and all that was measured of them."""
+    found = opened(store)
+    full = [found.resolve(key) or key for key in keys]
+    for key in full:
+        found.remove(key)
+    answer({"removed": full}, f"Removed: {', '.join(key[:11] for key in full)}.", as_json)

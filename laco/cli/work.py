@@ -142,20 +142,26 @@ def read_request(wanted: Wanted, runs: RunStore) -> Request:
 def carry_out(request: Request, runs: RunStore, device: str | None) -> dict[str, Any]:
     """Have the engine do it in this process; Ctrl-C stops it and loses nothing finished."""
     with working() as (progress, cancelled):
-        from laco import engine, models
+        from laco import engine
         from laco.context import Context
 
-        chosen = models.best_device() if device is None else device
-        _check_device(chosen, [found["name"] for found in models.list_devices()])
-        return engine.run(request, runs, Context(chosen, progress, cancelled))
+        return engine.run(request, runs, Context(device_here(device), progress, cancelled))
 
 
-def _check_device(device: str, there: list[str]) -> None:
-    """Raise `RecipeError` for a device that this machine lacks; without a number, the first."""
+def device_here(device: str | None) -> str:
+    """The device to work on: the one named, without a number the first of its kind, or the best.
+
+    Raises `RecipeError` for one that this machine lacks.
+    """
+    from laco import models
     from laco.errors import RecipeError
 
+    if device is None:
+        return models.best_device()
+    there = [found["name"] for found in models.list_devices()]
     if device not in there and f"{device}:0" not in there:
         raise RecipeError(f"--device {device}: there is none here; choose {', '.join(there)}.")
+    return device
 
 
 def _metric_lines(metrics: list[dict[str, Any]]) -> list[list[str]]:

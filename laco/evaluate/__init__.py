@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laco.errors import RecipeError
 from laco.evaluate.degeneration import degeneration
 from laco.evaluate.divergence import divergence
 from laco.evaluate.footprint import footprint
@@ -61,9 +62,15 @@ def evaluate(
     With them what was answered to each question, where questions were asked.
 
     `original` loads the model that `lm` was made from (unset: `lm` is untouched, its own
-    original); `folder` is where `lm` is saved, if it is. Raises `LacoError`.
+    original); `folder` is where `lm` is saved, if it is. Raises `LacoError`,
+    also when there is no metric.
     """
-    return EVALUATORS[type(spec)](lm, spec, context, original or (lambda: lm), folder)
+    outcome = EVALUATORS[type(spec)](lm, spec, context, original or (lambda: lm), folder)
+    if not outcome.metrics:
+        raise RecipeError(
+            f"The evaluation {spec.kind} gave no number; ask for more of it, or for another."
+        )
+    return outcome
 
 
 def pinned(spec: Evaluation) -> Evaluation:

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from laco.evaluate.greedy import Reader, check_positions
+from laco.evaluate.greedy import check_positions, end_tokens, greedily
 from laco.evaluations import Metric
+from laco.prompts import PROMPTS
 
 if TYPE_CHECKING:
+    import torch
+
     from laco.context import Context
     from laco.evaluations import Degeneration
     from laco.models import LoadedModel
-
-PROMPTS = (
-    "The history of the town begins with a small harbour, where",
-    "To bake a loaf of bread at home, you first",
-    "When she opened the letter, she learned that her brother",
-    "The heart pumps blood through the body, and the lungs",
-    "Last night the council met to discuss the new bridge. The mayor said",
-    "There are many reasons why people learn to play an instrument. One of them",
-    "During the winter, birds that stay in the north",
-    "The train was late again, so the two travellers",
-)
 
 GRAM = 4  # tokens; shorter runs come back in sound text too ("one of the")
 # Of what SmolLM2-135M writes in 48 tokens, 0.13 of the four-grams are copies at most, and of a text
@@ -90,24 +80,10 @@ def written(
 
     The token of `ends` is left out.
     """
-    reader = Reader(lm.layers)
     tokens: list[int] = []
-    following = prompt
-    while len(tokens) < most:
-        scores = reader.feed(following)[0]  # [vocabulary]
-        if not bool(scores.isfinite().all()):
+    for _, token in greedily(lm, prompt, most, ends):
+        if token is None:
             return tokens, False
-        token = int(scores.argmax())
-        if token in ends:
-            break
-        tokens.append(token)
-        following = torch.tensor([[token]])
+        if token not in ends:
+            tokens.append(token)
     return tokens, True
-
-
-def end_tokens(lm: LoadedModel) -> set[int]:
-    """The tokens that end a text: the tokenizer's EOS, and what the model's own config adds."""
-    configured = lm.model.generation_config
-    more = None if configured is None else configured.eos_token_id
-    every = [lm.tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])]
-    return {token for token in every if token is not None}

@@ -1,12 +1,13 @@
 """A model read and written token by token, as a program that generates text does it.
 
-Latency, the degeneration check and the footprint share this. It knows neither clocks nor what a
-text is worth. Next: `latency.py`.
+Latency, the degeneration check, the footprint and the Try it page share this. It knows neither
+clocks nor what a text is worth. Next: `latency.py`.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from laco.errors import ArchitectureError, RecipeError
 
 if TYPE_CHECKING:
     from laco.layers import LayerStack
+    from laco.models import LoadedModel
 
 
 class Reader:
@@ -49,6 +51,33 @@ class Reader:
         self.cache = getattr(output, self.cache_name, None)
         self.fed = True
         return output.logits[:, -1]
+
+
+def greedily(
+    lm: LoadedModel, prompt: Tensor, most: int, ends: set[int]
+) -> Iterator[tuple[Tensor, int | None]]:
+    """The likeliest tokens after `prompt` [1, seq], each after the logits [vocabulary] that say so.
+
+    At most `most`; a token of `ends` is the last. Where the logits are not finite there is no
+    token but None, and it ends.
+    """
+    reader = Reader(lm.layers)
+    following = prompt
+    for _ in range(most):
+        scores = reader.feed(following)[0]
+        token = int(scores.argmax()) if bool(scores.isfinite().all()) else None
+        yield scores, token
+        if token is None or token in ends:
+            return
+        following = torch.tensor([[token]])
+
+
+def end_tokens(lm: LoadedModel) -> set[int]:
+    """The tokens that end a text: the tokenizer's EOS, and what the model's own config adds."""
+    configured = lm.model.generation_config
+    more = None if configured is None else configured.eos_token_id
+    every = [lm.tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])]
+    return {token for token in every if token is not None}
 
 
 def cache_name(module: nn.Module) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lm_eval
-import yaml
 from datasets import Dataset, disable_progress_bars
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
@@ -24,7 +23,9 @@ from lm_eval.tasks._yaml_loader import load_yaml  # the only way to a task's own
 
 from laco import hub, texts
 from laco.errors import CalibrationError, LacoError, RecipeError
+from laco.evaluate import owntask
 from laco.evaluate.releases import RELEASES, Release, Rows, records
+from laco.reading import short
 from laco.tasks import BUNDLED, MMLU
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ FILES = {  # the harness's own file of a task, prompt and metrics
 OFFLINE_TASKS = f"of the bundle there are {', '.join(BUNDLED)}"
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of every override, which all are
+logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what it logs it raises, too
 disable_progress_bars()
+owntask.sandbox()
 
 
 @dataclass(frozen=True)
@@ -193,20 +196,8 @@ def _of_hub(name: str) -> list[Asked]:
 
 
 def _own(file: Path) -> Asked:
-    """The task of a YAML file; `data_files` count from its folder. It may name no code."""
-    if not file.is_file():
-        raise RecipeError(f"{file} does not exist; give a task's YAML file.")
-    try:
-        config = load_yaml(file, resolve_func=False)
-    except (yaml.YAMLError, OSError, ValueError) as error:
-        raise RecipeError(f"{file} cannot be read as a task ({error}).") from None
-    if "!function" in file.read_text("utf-8"):
-        raise RecipeError(f"{file} names Python functions, which are not run; use templates.")
-    files = (config.get("dataset_kwargs") or {}).get("data_files")
-    if isinstance(files, dict):
-        config["dataset_kwargs"]["data_files"] = {
-            split: str(file.parent / name) for split, name in files.items()
-        }
+    """The task of a YAML file, which is plain data (`owntask.py`)."""
+    config = owntask.read(file)
     return _ready(_built(file.name, lambda: ConfigurableTask(config=_plain(config))))
 
 
@@ -217,8 +208,9 @@ def _built(name: str, build: Callable[[], Any]) -> Any:
     except LacoError:
         raise
     except Exception as error:
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise CalibrationError(
-            f"The task {name} cannot be had ({hub.first_line(error)}); {OFFLINE_TASKS}."
+            f"The task {name} cannot be had ({short(hub.first_line(cause), 200)}); {OFFLINE_TASKS}."
         ) from error
 
 

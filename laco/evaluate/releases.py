@@ -5,15 +5,16 @@ It does not know what becomes of them. Next: `questions.py`.
 
 from __future__ import annotations
 
-import json
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from laco.errors import CalibrationError
+from laco.reading import Malformed, lines, parsed
 
 Rows = list[dict[str, Any]]
 
@@ -30,16 +31,23 @@ class Release:
 def records(file: Path) -> Rows:
     """The records of a JSONL file."""
     rows: Rows = []
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    rows.append(dict(json.loads(line)))
-                except ValueError as error:
-                    raise CalibrationError(
-                        f"{file}, line {number} is not a JSON record ({error}); mend or remove it."
-                    ) from None
+    for number, line in enumerate(_lines(file), 1):
+        if line.strip():
+            try:
+                rows.append(dict(parsed(line)))
+            except (ValueError, TypeError) as error:
+                raise CalibrationError(
+                    f"{file}, line {number} is not a JSON record ({error}); mend or remove it."
+                ) from None
     return rows
+
+
+def _lines(file: Path) -> Iterator[str]:
+    try:
+        with file.open(encoding="utf-8") as stream:
+            yield from lines(stream)
+    except Malformed as error:
+        raise CalibrationError(f"{file} {error}; give the original file.") from None
 
 
 def _nested(stem: str, file: Path) -> Rows:
@@ -61,8 +69,8 @@ def _nested(stem: str, file: Path) -> Rows:
 def _openbook_table(file: Path) -> Rows:
     """OpenBookQA's tab-separated table: choices are one cell, `(A) first (B) second`."""
     rows: Rows = []
-    for line in file.read_text("utf-8").splitlines()[1:]:
-        name, stem, choices, _whole, key = line.split("\t")[:5]
+    for line in itertools.islice(_lines(file), 1, None):
+        name, stem, choices, _whole, key = line.rstrip("\r\n").split("\t")[:5]
         found = re.findall(r"\(([A-D])\) (.*?)(?= \([A-D]\) |$)", choices)
         labels, words = [label for label, _ in found], [text.strip() for _, text in found]
         rows.append(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from laco.errors import NumericalError, RecipeError
+from laco.errors import CalibrationError, NumericalError, RecipeError
 from laco.evaluations import Metric, Outcome
 from laco.tasks import BUNDLED
 
@@ -32,6 +32,7 @@ def zero_shot(lm: LoadedModel, spec: ZeroShot, context: Context) -> Outcome:
     and `NumericalError` naming the question whose log-likelihood is not finite.
     """
     import lm_eval
+    from jinja2 import TemplateError
     from lm_eval.evaluator import evaluate  # seconds, for this alone
 
     from laco.evaluate.harness import Asking
@@ -49,13 +50,18 @@ def zero_shot(lm: LoadedModel, spec: ZeroShot, context: Context) -> Outcome:
             one.task.set_config("num_fewshot", spec.shots)
         one.task.set_fewshot_seed(spec.seed)
     asking = Asking(lm, context)
-    found: Any = evaluate(
-        asking,
-        {"tasks": {one.name: one.task for one in asked}, "groups": {}, "group_map": {}},
-        limit=spec.limit,
-        bootstrap_iters=BOOTSTRAPS,
-        log_samples=True,
-    )
+    try:
+        found: Any = evaluate(
+            asking,
+            {"tasks": {one.name: one.task for one in asked}, "groups": {}, "group_map": {}},
+            limit=spec.limit,
+            bootstrap_iters=BOOTSTRAPS,
+            log_samples=True,
+        )
+    except TemplateError as error:
+        raise RecipeError(
+            f"A template of {spec.task} cannot be filled in ({error}); mend it."
+        ) from None
     details = {
         "task": spec.task,
         "split": asked[0].split,
@@ -71,6 +77,8 @@ def zero_shot(lm: LoadedModel, spec: ZeroShot, context: Context) -> Outcome:
         "generative": any(one.task.OUTPUT_TYPE == "generate_until" for one in asked),
     }
     answers = [_answer(one, sample) for one in asked for sample in found["samples"][one.name]]
+    if not answers:
+        raise CalibrationError(f"{spec.task} has no questions here; choose other data for it.")
     metrics = _metrics(spec, asked, found, {**details, "questions": len(answers)})
     return Outcome(metrics, tuple(answers))
 

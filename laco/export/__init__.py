@@ -163,7 +163,8 @@ def _placed(target: Path) -> Iterator[Path]:
         partial.rename(target)  # over an empty folder too, and over no other
     except (OSError, SafetensorError) as error:
         if is_full(error):
-            free = format_value(shutil.disk_usage(target.parent).free, "bytes")
+            there = next(folder for folder in target.parents if folder.exists())
+            free = format_value(shutil.disk_usage(there).free, "bytes")
             raise ExportError(
                 f"No space left: {target} needs more than the {free} that are free; free some "
                 "space or choose another folder."

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from laco import checkpoint, models
+from laco import ahead, checkpoint, models
 from laco.checkpoint import BYTES, DTYPES
 from laco.context import Context
 from laco.disk import write_json
@@ -144,6 +144,7 @@ def write_config(source: Path, architecture: str, ref: ModelRef, dtype: str, fol
             part.dtype = dtype
             for name in ("quantization_config", "sparsity_config"):  # of weights that are neither
                 vars(part).pop(name, None)
+            vars(part).update(ahead.none_counted(vars(part)))
         config.architectures = config.architectures or [architecture]
         config.save_pretrained(folder)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from laco.capabilities import NO_WIDTH
+from laco.capabilities import NO_GROUPS, NO_WIDTH
 from laco.errors import ArchitectureError, RecipeError
 from laco.layers import LayerStack, signature, weight_of
 from laco.layouts import Attention, Mlp
@@ -217,6 +217,11 @@ def _unknown(stack: LayerStack, what: str) -> ArchitectureError:
         return ArchitectureError(
             f"No MLP channels can go from a {stack.family} model: {reason}; set channels to 0, or "
             "choose a method that zeroes weights."
+        )
+    if what == "groups" and (reason := NO_GROUPS.get(stack.family)):
+        return ArchitectureError(
+            f"No groups of attention heads can go from a {stack.family} model: {reason}; set "
+            "groups to 0, or choose a method that zeroes weights."
         )
     return ArchitectureError(
         f"laco does not know where {stack.family} models keep their {_NOUNS[what]}, so none can "

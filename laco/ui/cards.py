@@ -13,6 +13,7 @@ import streamlit as st
 
 from laco import card as cards
 from laco.report import format_value
+from laco.ui.plain import code, plain
 from laco.ui.progress import duration
 
 SHAPES = {  # fields of a card in words
@@ -61,21 +62,34 @@ def show(card: Mapping[str, Any]) -> None:
             icon, verdict = (
                 (":material/check_circle:", "") if found["ok"] else (":material/block:", "no ")
             )
-            st.markdown(f"{icon} {verdict}**{name}**: {found['reason']}")
+            st.markdown(f"{icon} {verdict}**{name}**: {plain(found['reason'])}")
         st.markdown("**Expected here**")
+        st.table(expected_table(card), hide_index=True)
+        speed = "measured" if expected["measured"] else "assumed (`laco doctor` measures it)"
         st.caption(
-            f"{amount(expected['memory_bytes'], 'bytes')} of memory while it is loaded, about "
-            f"{duration(expected['seconds_similarity'])} for a similarity map on this machine's "
-            "processor. Estimates, good to a factor of two."
+            f"{amount(expected['memory_bytes'], 'bytes')} of memory while it is loaded. Each with "
+            f"its form's own settings, on the processor of this machine, whose speed is {speed}."
         )
+    if card.get("left_out"):
+        st.caption(f"Beside the layers: {card['left_out']}.")
     source = card["source"]
-    st.caption(f"`{source['path']}` at `{source['revision']}`")
+    st.caption(f"{code(source['path'])} at {code(source['revision'])}")
 
 
 def shape_table(card: Mapping[str, Any]) -> pd.DataFrame:
     """The sizes of a model's tensors, one a row."""
     rows = [(title, _said(card.get(field))) for field, title in SHAPES.items()]
     return pd.DataFrame(rows, columns=["", "value"])
+
+
+def expected_table(card: Mapping[str, Any]) -> pd.DataFrame:
+    """What each thing that can be done takes here, one a row."""
+    rows = [
+        (name, amount(work["memory_bytes"], "bytes"), duration(work["seconds"]))
+        for name, work in card["expected"]["work"].items()
+        if card["capabilities"][name]["ok"]
+    ]
+    return pd.DataFrame(rows, columns=["work", "memory", "time"])
 
 
 def parts_table(card: Mapping[str, Any]) -> pd.DataFrame:

@@ -15,6 +15,7 @@ import streamlit as st
 from laco import columns, report
 from laco.store import Run
 from laco.ui import maps, pictures, progress, tables
+from laco.ui.plain import plain
 from laco.ui.session import store
 
 FILES = {  # by format: its name on the button, and what the file's name ends in
@@ -31,8 +32,16 @@ MOST_ROWS = 24  # before the table scrolls
 MOST_RUNS = 8  # that are shown unasked
 
 
-def choose_runs(runs: Mapping[str, Run], names: Mapping[str, str], key: str) -> list[str]:
-    """The keys to show, from the address or from the widget; the newest run's family unasked.
+def choose_runs(
+    runs: Mapping[str, Run],
+    names: Mapping[str, str],
+    key: str,
+    unasked: int = MOST_RUNS,
+    most: int | None = None,
+) -> list[str]:
+    """The keys to show, from the address or from the widget, at most `most`.
+
+    Where nobody says, the newest run's family, `unasked` of it.
 
     An address that was not written here is followed, whatever the widget held before.
     """
@@ -42,14 +51,15 @@ def choose_runs(runs: Mapping[str, Run], names: Mapping[str, str], key: str) -> 
     if asked and address != st.session_state.get(f"{key}.written"):
         held = asked
     if held is not None:
-        st.session_state[key] = [one for one in held if one in runs]  # some may have been removed
+        st.session_state[key] = [one for one in held if one in runs][:most]  # some may be gone
     start: dict[str, Any] = {}
     if held is None:
-        start["default"] = default_runs(list(runs.values()))
+        start["default"] = default_runs(list(runs.values()))[:unasked]
     keys = st.multiselect(
         "Runs",
         list(runs),
         format_func=lambda key: names[key],
+        max_selections=most,
         key=key,
         persist_state="session",
         **start,
@@ -124,7 +134,7 @@ def _notes(notes: Sequence[str]) -> None:
         place = st.expander(f"{len(notes)} numbers may not be compared, or not be trusted")
     for note in notes:
         colour = "orange" if note.startswith("†") else "violet"
-        place.badge(note, color=colour)
+        place.badge(plain(note), color=colour)
 
 
 def downloads(rows: Sequence[report.Row], picked: Sequence[Run]) -> None:

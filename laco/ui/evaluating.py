@@ -18,7 +18,8 @@ from laco.store import Run
 from laco.tasks import BUNDLED, SETS, expand
 from laco.ui import grid, progress
 from laco.ui.forms import spec_form
-from laco.ui.session import pinned, runner, session, store, submit
+from laco.ui.person import start_button
+from laco.ui.session import pinned, runner, send, session, store
 from laco.ui.words import requests_text
 from laco.wording import describe
 
@@ -140,10 +141,8 @@ def launch(runs: Mapping[str, Run], names: Mapping[str, str], specs: Sequence[Ev
                 for request in wanted
             ]
             st.code("\n".join(lines), language="bash")
-    if st.button("Start what is missing", type="primary", disabled=not wanted):
-        for request in wanted:
-            submit(request, label=f"Measure {names[by_recipe[request.recipe]]}")
-        st.rerun()
+    if start_button("Start what is missing", type="primary", disabled=not wanted):
+        send(*wanted, label=lambda request: f"Measure {names[by_recipe[request.recipe]]}")
     progress.last_failure()
 
 

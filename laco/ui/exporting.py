@@ -21,7 +21,9 @@ from laco.jobs import JobStatus
 from laco.recipe import Recipe
 from laco.ui import progress
 from laco.ui.forms import spec_form
-from laco.ui.session import runner, store, submit
+from laco.ui.person import start_button
+from laco.ui.plain import code, plain
+from laco.ui.session import runner, send, store
 from laco.wording import describe
 
 PROMISE = (
@@ -40,14 +42,13 @@ def section(recipe: Recipe) -> None:
         try:
             target = str(free_place(spec.folder))
         except LacoError as error:
-            st.error(str(error))
+            st.error(plain(str(error)))
         else:
             wanted = spec.model_copy(update={"folder": target})
             st.code(commands.export(recipe.key[:11], target, spec.dtype), language="bash")
-            if st.button("Export and check", type="primary"):
+            if start_button("Export and check", type="primary"):
                 request = Request(recipe=recipe, export=wanted)
-                submit(request, label=f"Export {describe(recipe)}")
-                st.rerun()
+                send(request, label=f"Export {describe(recipe)}")
     progress.live(lambda: newest(recipe))
 
 
@@ -72,7 +73,7 @@ def newest(recipe: Recipe) -> None:
         progress.show_failure(status)
     found = findings(status)
     if found.get("path"):
-        st.success(f"Exported to `{found['path']}`, every check passed.")
+        st.success(f"Exported to {code(found['path'])}, every check passed.")
     if checks := found.get("checks"):
         st.dataframe(checks_table(checks), hide_index=True, width="stretch")
     if notes := found.get("notes"):

@@ -28,10 +28,12 @@ from laco.ui.fields import (
     specs_in,
     unwrapped,
 )
+from laco.ui.plain import plain
 from laco.ui.spans import clamped, parse_layers, parse_spans, text_of_spans
 
 S = TypeVar("S", bound=Spec)
 MOST_PERCENT = 90  # where sliders of shares end: what is left beyond is seldom a model
+_MOST = 2**53 - 1  # whole numbers that a browser tells apart
 
 
 def spec_form(
@@ -77,9 +79,9 @@ def spec_form(
             return None
         return cls(**values)
     except ValidationError as error:
-        st.error(f"{_sentence(complaints(error))}")
+        st.error(plain(_sentence(complaints(error))))
     except LacoError as error:
-        st.error(str(error))
+        st.error(plain(str(error)))
     return None
 
 
@@ -159,7 +161,7 @@ def _number(kind: type, field: FieldInfo, value: Any, may_be_unset: bool, common
         )
     return st.number_input(
         min_value=None if low is None else kind(low),
-        max_value=None if high is None else kind(high),
+        max_value=None if high is None else min(kind(high), _MOST),
         value=None if value is None else kind(value),
         step=1 if kind is int else _stride(value),
         placeholder="unset" if may_be_unset else None,

@@ -6,6 +6,7 @@ comes by a page's own address. `begin` notices and starts over inside the frame.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,19 +32,32 @@ def navigation() -> StreamlitPage:
             st.Page("pages/compensate.py", title="Compensate", icon=":material/healing:"),
             st.Page("pages/evaluate.py", title="Evaluate", icon=":material/speed:"),
             st.Page("pages/compare.py", title="Compare", icon=":material/balance:"),
+            st.Page("pages/try_it.py", title="Try it", icon=":material/edit_note:"),
             st.Page("pages/jobs.py", title="Jobs", icon=":material/list_alt:"),
         ]
     )
 
 
 @contextmanager
-def framed() -> Iterator[None]:
-    """While this lasts, pages stand in the frame."""
+def framed(page: str) -> Iterator[None]:
+    """While this lasts, pages stand in the frame; `page` is the one that will run."""
     held().framed = True
     try:
         yield
     finally:
         held().framed = False
+        _set_apart(page)
+
+
+@st.cache_resource(show_spinner=False)
+def _set_apart(page: str) -> None:
+    """Once for each page: what was loaded for it is never garbage, so spare it the search.
+
+    Streamlit has Python look for garbage after every run, also of a fragment. Among all that the
+    libraries hold that took longer than the run itself.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def begin(title: str) -> None:

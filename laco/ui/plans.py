@@ -19,7 +19,9 @@ from laco.recipe import Drop, Merge, Recipe, Span, complaints
 from laco.report import describe
 from laco.store import Run
 from laco.ui import cards, charts, progress, tables
-from laco.ui.session import choose, find_run, measuring, session, store, submit
+from laco.ui.person import start_button
+from laco.ui.plain import plain
+from laco.ui.session import choose, find_run, measuring, send, session, store
 from laco.ui.spans import kept, listed, parse_spans, removed_by, spoken, text_of_spans
 from laco.ui.words import recipe_text
 
@@ -47,7 +49,7 @@ def take_span_from_address() -> None:
             for span in parse_spans(asked):
                 add_span(span)
         except LacoError as error:
-            st.warning(f"The address names no range: {error}")
+            st.warning(plain(f"The address names no range: {error}"))
 
 
 def outcome(card: Mapping[str, Any], step: Merge | Drop) -> bool:
@@ -60,7 +62,7 @@ def outcome(card: Mapping[str, Any], step: Merge | Drop) -> bool:
         st.caption(f"Goes: {listed(gone)}. Stays: {listed(kept(gone, layers))}.")
         cards.show_consequences(card, gone)
     except LacoError as error:
-        st.error(str(error))
+        st.error(plain(str(error)))
         return False
     return True
 
@@ -111,16 +113,15 @@ def key_of(form: str, preset: Preset | None) -> str:
 
 def launch(recipe: Recipe, key: str) -> None:
     """The recipe, the command that does the same, and the button that starts it."""
-    st.markdown(f"**{describe(recipe)}**".replace("[", r"\["))
+    st.markdown(f"**{plain(describe(recipe))}**")
     with st.expander("The recipe, and the same from a terminal"):
         st.code(recipe_text(recipe), language="json")
         st.code("laco run recipe.json --evaluate perplexity --evaluate footprint", language="bash")
     done = find_run(recipe)
     if done is not None:
         st.success("This recipe has been run; its result is here, and on the Compare page.")
-    if st.button("Start", type="primary", key=f"{key}.start"):
-        submit(*measuring(recipe))
-        st.rerun()
+    if start_button("Start", type="primary", key=f"{key}.start"):
+        send(*measuring(recipe))
 
 
 def show_plan(run: Run) -> None:
@@ -148,12 +149,11 @@ def show_plan(run: Run) -> None:
             step = merge_of(plan, edited)
             removed_by(step, plan["layers_before"])
         except LacoError as error:
-            st.error(str(error))
+            st.error(plain(str(error)))
         else:
             parent = Recipe(model=run.recipe.model, steps=run.recipe.steps[:-1])
-            if st.button("Run this edited plan", key=f"plan.{run.key}.start"):
-                submit(*measuring(parent.then(step)))
-                st.rerun()
+            if start_button("Run this edited plan", key=f"plan.{run.key}.start"):
+                send(*measuring(parent.then(step)))
     with right:
         st.plotly_chart(charts.candidate_scores(plan), alt="Score of every candidate, in order")
     progress.data_table("Every candidate tried", tables.candidates_table(plan))

@@ -12,6 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from laco.jobs import JobStatus
+from laco.ui.plain import plain
 from laco.ui.session import last_job, runner
 
 SECONDS = 2.0
@@ -78,10 +79,20 @@ def sidebar() -> None:
 def show_failure(status: JobStatus) -> None:
     """The sentence of a failed job; the rest of its error behind an expander."""
     first, _, rest = (status.error or "It ended without a word.").strip().partition("\n")
-    st.error(f"{status.label or 'Job ' + status.id} failed: {first}")
+    st.error(plain(f"{status.label or 'Job ' + status.id} failed: {first}"))
     if rest.strip():
         with st.expander("Trace"):
             st.code(rest.strip(), language=None)
+
+
+def whereabouts(status: JobStatus) -> str:
+    """Which attempt it is, on which device, with how much memory, and where its files are."""
+    parts = [f"Attempt {status.attempt} of {status.attempts}" if status.attempt else "Not started"]
+    if status.device:
+        parts.append(f"on {status.device}")
+    if status.memory:
+        parts.append(f"expected to take {status.memory / 1e9:.1f} GB")
+    return f"{', '.join(parts)}, in `{status.folder}`"
 
 
 def sentence(status: JobStatus) -> str:
@@ -89,7 +100,7 @@ def sentence(status: JobStatus) -> str:
     parts = [status.label or status.id, status.message or status.state]
     if status.seconds_left is not None:
         parts.append(f"{duration(status.seconds_left)} left")
-    return " · ".join(part.replace("[", r"\[") for part in parts if part)
+    return " · ".join(plain(part) for part in parts if part)
 
 
 def duration(seconds: float | None) -> str:

@@ -1,34 +1,30 @@
 """What a step saves and what it takes, in plain words, from the model's card alone.
 
-Pure functions. Estimates come from counts of operations and bytes; `COSTS` has the formulas.
-Next: `cards.py`.
+Pure functions. How long and how much is estimated in `laco/expected.py`. Next: `cards.py`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from laco.card import FLOPS_PER_CORE
 from laco.checkpoint import BYTES
-from laco.recipe import Compensate, Finetune, Prune, Structured
+from laco.expected import expected
+from laco.machine import Speed
+from laco.recipe import Prune, Structured
 from laco.steps.sparsity import units_left
 from laco.ui.cards import amount
 from laco.ui.progress import duration
 
-FLOAT = 4  # bytes of float32, in which layers are trained
+UNMEASURED = "Its speed is assumed; `laco doctor` measures it."
 COSTS = {
-    "compensate": "Device: one of the original's layers in its number format, and the layer at "
-    "work in float32 with its gradient and Adam's two states (16 bytes a parameter); activations "
-    "of one step come on top. Host: two streams of hidden states, tokens × width × bytes each. "
-    "Time: 2 operations a parameter and token for each forward pass (the original's, the "
-    "result's), 6 for each epoch, on this machine's processor; a GPU is far quicker.",
-    "finetune": "The whole model; the activations of one step (for each token and layer about 12 "
-    "widths and 4 MLP widths); predictions of 256 tokens at a time, three times over. Time: 6 "
-    "operations a parameter and token for each epoch, on this machine's processor; a GPU is far "
-    "quicker.",
+    "compensate": "Memory: the program, one of the original's layers in its number format, the "
+    "layer at work in float32 with its gradient and Adam's two states, activations of one step, "
+    "and two streams of hidden states. Time: passes of both models, and for each epoch one forth "
+    "and back; a GPU is far quicker.",
+    "finetune": "Memory: the program, the whole model, and the activations of one step in all its "
+    "layers. Time: for each epoch one pass forth and back through the layers and the head; a GPU "
+    "is far quicker.",
 }
 
 
@@ -86,41 +82,11 @@ def _narrowed(card: Mapping[str, Any], method: Structured) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Estimates of what a step takes; `host` is memory beside the device."""
-
-    device: int  # bytes
-    host: int  # bytes
-    seconds: float
-
-    def words(self) -> str:
-        """The estimates in a sentence."""
-        host = f", {amount(self.host, 'bytes')} of hidden states beside it" if self.host else ""
-        return (
-            f"Expected: about {amount(self.device, 'bytes')} on the device{host}; about "
-            f"{duration(self.seconds)} on this machine's processor. Estimates from counts, good to "
-            "a factor of a few."
-        )
-
-
-def expected(card: Mapping[str, Any], step: Compensate | Finetune) -> Expected:
-    """What compensation or LoRA takes on a model with this card; `COSTS` has the formulas."""
-    text = step.calibration
-    learned, judged = text.windows * text.length, step.held_out * text.length
-    count, width = card["layers"], BYTES[card["dtype"]]
-    layers = card["layer_parameters"] or [card["parameters"] // count] * count
-    speed = FLOPS_PER_CORE * (os.cpu_count() or 1)
-    if isinstance(step, Finetune):
-        predictions = 3 * FLOAT * min(256, step.batch_tokens) * card["vocab_size"]
-        kept = 12 * card["hidden_size"] + 4 * card["intermediate_size"]  # for a token, in a layer
-        activations = step.batch_tokens * count * kept * width
-        work = 6 * card["parameters"] * learned * step.epochs
-        return Expected(card["bytes"] + activations + predictions, 0, work / speed)
-    passes = 2 if step.alpha in (0, 1) else 3
-    work = sum(layers) * (2 * passes * (learned + judged) + 6 * step.epochs * learned)
-    return Expected(
-        device=max(layers) * (width + 4 * FLOAT),
-        host=2 * (learned + judged) * card["hidden_size"] * width,
-        seconds=work / speed,
+def takes(card: Mapping[str, Any], work: Any, speed: Speed) -> str:
+    """What a step takes on this machine, in a sentence; `COSTS` says what was counted."""
+    found = expected(card, work, speed)
+    words = (
+        f"Expected: about {amount(found.memory_bytes, 'bytes')} of memory and "
+        f"{duration(found.seconds)} on this machine's processor."
     )
+    return words if speed.machine else f"{words} {UNMEASURED}"

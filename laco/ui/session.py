@@ -6,21 +6,25 @@ the same view. What was computed lives on disk alone. Loads no model. Next: `pro
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
 
-from laco import card, reference
+from laco import access, card, reference
 from laco.errors import LacoError, ModelError
 from laco.evaluations import Analysis, Evaluation, Footprint, Perplexity, Request
 from laco.jobs import JobStatus, LocalRunner
-from laco.recipe import ModelRef, Recipe
+from laco.machine import ASSUMED, Speed, known_speed
+from laco.reading import is_there
+from laco.recipe import ModelRef, Recipe, parse_recipe
 from laco.reference import BUNDLED
 from laco.report import describe
-from laco.store import Run, RunStore
+from laco.store import Run
+from laco.ui.person import person, settings
+from laco.ui.plain import plain
+from laco.ui.stored import store
 
 MEASURED: tuple[Evaluation, ...] = (Perplexity(), Footprint())  # of every run that a page starts
 KEY = "laco"
@@ -34,6 +38,7 @@ class Session:
     recipe: Recipe = UNTOUCHED
     address: str = BUNDLED  # what `?model=` says: a path, a path@revision, or a result's key
     job: str | None = None
+    text: str | None = None  # the id of what was asked last on Try it; see laco/warm.py
     framed: bool = False  # whether app.py is running the page; see frame.py
 
 
@@ -50,7 +55,7 @@ def session() -> Session:
         try:
             choose(asked)
         except LacoError as error:
-            st.warning(f"The address names a model that cannot be taken: {error}")
+            st.warning(plain(f"The address names a model that cannot be taken: {error}"))
             st.query_params["model"] = mine.address
     elif not asked and mine.address != BUNDLED:
         st.query_params["model"] = mine.address
@@ -77,34 +82,45 @@ def recipe_at(address: str, dtype: str = "auto", trust_remote_code: bool = False
             raise ModelError(f"The recipe of {key[:11]} was made by another laco; take another.")
         return run.recipe
     path, _, revision = address.partition("@")
-    if not revision or Path(address).exists():
+    if not revision or is_there(address):
         path, revision = address, "main"
+    who, known = person(), settings()
+    access.check_model(path, known, store().folder, who)
+    if trust_remote_code:
+        access.check_trust(known, who)
     ref = {"path": path, "revision": revision, "dtype": dtype}
-    return Recipe(model=ModelRef.model_validate({**ref, "trust_remote_code": trust_remote_code}))
-
-
-def store() -> RunStore:
-    """The store that these pages show: `LACO_STORE`, else the folder `cache`."""
-    return _open(str(Path(os.environ.get("LACO_STORE") or "cache").resolve()))
-
-
-@st.cache_resource(show_spinner=False)
-def _open(folder: str) -> RunStore:
-    return RunStore(folder)
+    return parse_recipe({"model": {**ref, "trust_remote_code": trust_remote_code}})
 
 
 def runner() -> LocalRunner:
-    """The jobs of that store."""
-    return LocalRunner(store())
+    """The jobs of that store, as whoever looks may deal with them."""
+    return LocalRunner(store(), who=person())
 
 
-def submit(*requests: Request, label: str = "") -> None:
-    """Send requests that are not already waiting or running."""
-    jobs = runner()
+def submit(*requests: Request, label: str | Callable[[Request], str] = "") -> None:
+    """Send requests that are not already waiting or running, under a label or each its own.
+
+    Raises `AccessError` for who may not run jobs, or names what a browser may not name.
+    """
+    jobs, who = runner(), person()
+    access.require_runner(who)
+    for request in requests:
+        access.check_request(request.model_dump(mode="json"), settings(), store().folder, who)
     pending = [status.request for status in jobs.active()]
     for request in requests:
         if request not in pending:
-            held().job = jobs.submit(request, label or describe(request.recipe))
+            said = label if isinstance(label, str) else label(request)
+            held().job = jobs.submit(request, said or describe(request.recipe))
+
+
+def send(*requests: Request, label: str | Callable[[Request], str] = "") -> None:
+    """Send requests and draw the page anew; where they cannot be sent, say why."""
+    try:
+        submit(*requests, label=label)
+    except LacoError as error:
+        st.error(plain(str(error)))
+    else:
+        st.rerun()
 
 
 def pinned(recipe: Recipe) -> Recipe:
@@ -165,8 +181,13 @@ def card_or_stop() -> dict:
     try:
         return card_of(session().recipe)
     except LacoError as error:
-        st.error(f"{error} Choose another on the Model page.")
+        st.error(plain(f"{error} Choose another on the Model page."))
         st.stop()
+
+
+def speed() -> Speed:
+    """How fast this machine is: as measured, or as assumed until then."""
+    return known_speed(store().folder) or ASSUMED
 
 
 @st.cache_data(ttl=30, max_entries=64, show_spinner="Reading the config and the headers…")

@@ -14,7 +14,8 @@ from laco.evaluations import ParameterSimilarity, Request
 from laco.recipe import Merge, Recipe
 from laco.ui import maps, plans, progress, tables, words
 from laco.ui.forms import range_slider
-from laco.ui.session import find_document, submit
+from laco.ui.person import start_button
+from laco.ui.session import find_document, send
 from laco.ui.spans import span_of_selection, spoken, text_of_spans
 
 
@@ -77,10 +78,9 @@ def of_weights(recipe: Recipe) -> None:
     found = find_document(recipe, ParameterSimilarity())
     if found is None:
         st.info("How alike are the weights themselves? This looks at every linear of every layer.")
-        if st.button("Compare the parameters"):
+        if start_button("Compare the parameters"):
             request = Request(recipe=recipe, analyses=(ParameterSimilarity(),))
-            submit(request, label="Parameter similarity")
-            st.rerun()
+            send(request, label="Parameter similarity")
         return
     linear = st.selectbox("Linear", found[1]["linears"])
     for place, name in zip(st.columns(2), ("cosine", "relative_l2"), strict=True):

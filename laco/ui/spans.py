@@ -13,9 +13,10 @@ from math import ceil, floor
 from typing import Any
 
 from laco.errors import RecipeError
+from laco.reading import short
 from laco.recipe import Drop, Merge, Span
 
-PAIR = re.compile(r"\s*\[?\s*(-?\d+)\s*[:,]\s*(-?\d+)\s*[)\]]?\s*")
+PAIR = re.compile(r"\s*\[?\s*(-?[0-9]{1,9})\s*[:,]\s*(-?[0-9]{1,9})\s*[)\]]?\s*")
 
 
 def span_of_selection(selection: Mapping[str, Any], layers: int) -> Span | None:
@@ -66,7 +67,8 @@ def parse_spans(text: str) -> tuple[Span, ...]:
 def _pair(text: str) -> Span:
     match = PAIR.fullmatch(text)
     if match is None:
-        raise RecipeError(f"'{text.strip()}' is no range; write start:stop, for example 6:10.")
+        shown = short(text.strip())
+        raise RecipeError(f"'{shown}' is no range; write start:stop, for example 6:10.")
     return (int(match[1]), int(match[2]))
 
 
@@ -74,8 +76,8 @@ def parse_layers(text: str) -> tuple[int, ...]:
     """Layers written `7, 8, 12`. Raises `RecipeError`."""
     parts = [part for part in re.split(r"[,;\s]+", text) if part]
     for part in parts:
-        if not re.fullmatch(r"-?\d+", part):
-            raise RecipeError(f"'{part}' is no layer; write numbers, for example 7, 8, 12.")
+        if not re.fullmatch(r"-?[0-9]{1,9}", part):
+            raise RecipeError(f"'{short(part)}' is no layer; write numbers, for example 7, 8, 12.")
     return tuple(int(part) for part in parts)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from pandas.io.formats.style import Styler
 
+from laco import devices
 from laco.formats import pairs
 from laco.jobs import JobStatus
 from laco.report import Flip, Row, describe, format_cell, format_value, heads
@@ -54,13 +56,43 @@ def jobs_table(statuses: Sequence[JobStatus]) -> pd.DataFrame:
                 "progress": status.fraction or 0.0,
                 "time left": duration(status.seconds_left) if status.seconds_left else "–",
                 "message": (status.error or status.message or "").partition("\n")[0],
+                "attempt": f"{status.attempt} of {status.attempts}" if status.attempt else "–",
+                "device": status.device or "–",
                 "sent": when(status.created),
+                "by": status.owner or "–",
                 "took": _took(status),
                 "id": status.id,
             }
             for status in statuses
         ]
     )
+
+
+def devices_table(store: Path, statuses: Sequence[JobStatus]) -> pd.DataFrame:
+    """A row for each device that is here: its memory, how many jobs it takes, what it works on."""
+    slots = devices.slots(store)
+    places = [devices.about(name) for name in dict.fromkeys([*devices.devices_here(), *slots])]
+    return pd.DataFrame(
+        [
+            {
+                "device": place.name,
+                "": place.label,
+                "free": _bytes(place.memory_free),
+                "memory": _bytes(place.memory_total),
+                "jobs at once": slots.count(place.name),
+                "at work": ", ".join(
+                    status.label or status.id
+                    for status in statuses
+                    if status.active and status.device == place.name
+                ),
+            }
+            for place in places
+        ]
+    )
+
+
+def _bytes(count: int | None) -> str:
+    return "–" if count is None else format_value(count, "bytes")
 
 
 def _took(status: JobStatus) -> str:

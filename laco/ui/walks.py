@@ -16,6 +16,7 @@ from laco.report import describe
 from laco.store import Run
 from laco.ui import curves, progress, tables, told
 from laco.ui.cards import amount
+from laco.ui.plain import plain
 from laco.ui.session import finished, last_job, pinned, runner, store
 
 ERROR = "relative error"
@@ -151,7 +152,7 @@ def known_sensitivity(recipe: Recipe) -> None:
             continue
         report = artifact.steps[-1]["report"]
         if report.get("curves"):
-            st.caption(f"As measured for {describe(run.recipe)}:")
+            st.caption(plain(f"As measured for {describe(run.recipe)}:"))
             _sensitivity(report["curves"], report["shares"], "known")
             return
     st.caption("How layers suffer is measured first; the curves are drawn here afterwards.")
@@ -191,4 +192,4 @@ def trained(report: Mapping[str, Any], seconds: float) -> None:
     st.plotly_chart(figure, key="result.training", alt=told.training_summary(report))
     progress.data_table("The losses by epoch", tables.training_table(report))
     for note in report.get("notes", ()):
-        st.markdown(f"- {note}")
+        st.markdown(f"- {plain(note)}")

@@ -30,6 +30,7 @@ def no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     """An empty store of this test's own, whose jobs wait."""
     monkeypatch.setattr(session, "LocalRunner", Waiting)
     monkeypatch.setenv("LACO_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("LACO_ROOTS", str(tmp_path.parents[1]))  # the models of all tests
     yield
     st.cache_resource.clear()
     st.cache_data.clear()

@@ -1,9 +1,10 @@
 """Charts by layer: which lines they draw, on which axis, and what is said of them."""
 
-import pytest
+import re
+from dataclasses import replace
 
-from laco import Compensate, Finetune, Prune, Structured
-from laco.card import FLOPS_PER_CORE
+from laco import Compensate, Prune, Structured
+from laco.machine import ASSUMED
 from laco.recipe import Calibration
 from laco.ui import curves, savings, tables, told
 from tests.pages import prepared
@@ -119,28 +120,13 @@ CARD = {
 }
 
 
-def test_memory_of_compensation_is_two_layers_and_two_streams(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+def test_what_a_step_takes_is_a_sentence_with_units():
     step = Compensate(epochs=3, held_out=2, calibration=Calibration(windows=6, length=10))
-    found = savings.expected(CARD, step)
-    assert found.device == 300 * 2 + 300 * 4 * 4
-    assert found.host == 2 * 80 * 8 * 2
-    work = 400 * (2 * 2 * 80 + 6 * 3 * 60)
-    assert found.seconds == pytest.approx(work / (2 * FLOPS_PER_CORE))
-    mixed = savings.expected(CARD, step.model_copy(update={"alpha": 0.5}))
-    assert mixed.seconds == pytest.approx((work + 400 * 2 * 80) / (2 * FLOPS_PER_CORE))
-
-
-def test_layers_of_unknown_size_are_taken_for_equal_parts():
-    unknown = {**CARD, "layer_parameters": []}
-    assert savings.expected(unknown, Compensate()).device == 500 * (2 + 4 * 4)
-
-
-def test_lora_holds_the_whole_model():
-    found = savings.expected(CARD, Finetune(batch_tokens=10))
-    activations = 10 * 2 * (12 * 8 + 4 * 64) * 2
-    assert found.device == 2000 + activations + 3 * 4 * 10 * 50
-    assert found.host == 0
+    card = {**CARD, "heads": 4, "head_dim": 2, "active_share": 1.0}
+    found = savings.takes(card, step, ASSUMED)
+    assert re.search(r"about [\d.]+ (MB|GB) of memory and .* on this machine's processor", found)
+    assert "laco doctor" in found
+    assert "laco doctor" not in savings.takes(card, step, replace(ASSUMED, machine="this one"))
 
 
 def test_narrower_layers_are_told_with_their_bytes():

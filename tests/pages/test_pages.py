@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from laco import devices
 from laco.demo import demo_requests
 from laco.evaluations import ParameterSimilarity, Request, Similarity, WhatIf
 from laco.queue import Queue
@@ -15,7 +16,7 @@ from tests.pages import prepared
 
 PAGES = (
     *("home", "model", "similarity", "collapse", "sparsify", "compensate"),
-    *("evaluate", "compare", "jobs"),
+    *("evaluate", "compare", "try_it", "jobs"),
 )
 NONSENSE = (
     {
@@ -39,6 +40,9 @@ NONSENSE = (
         "find": "nothing",
         "what": "nothing",
         "tasks": "<no such task>",
+        "prompt": "",
+        "tokens": "many",
+        "text": "nothing",
     },
     {"model": "no such/model at all", "range": ["6", "999"], "span": "6:999"},
 )
@@ -311,6 +315,36 @@ def test_failed_job_shows_one_sentence_and_hides_the_trace(open_page, waiting):
     at = open_page("jobs", job=job)
     assert at.error[0].value == "A job failed: The text is too short."
     assert "line 1" in at.expander[0].code[0].value
+
+
+def test_jobs_page_tells_attempts_device_and_cause(open_page, waiting):
+    job = waiting.submit(demo_requests()[0], label="A job")
+    with session.store().index.transaction() as index:
+        index.execute(
+            "UPDATE jobs SET state = 'failed', attempt = 3, device = 'cpu', memory = 2e9,"
+            " error = ? WHERE id = ?",
+            ("The worker was killed for memory, in attempt 3 of 3.\nThe end of its log:\nx", job),
+        )
+    at = open_page("jobs", job=job)
+    table = at.dataframe[0].value
+    assert list(table["attempt"]) == ["3 of 3"]
+    assert list(table["device"]) == ["cpu"]
+    assert table["message"][0] == "The worker was killed for memory, in attempt 3 of 3."
+    assert at.error[0].value.endswith("killed for memory, in attempt 3 of 3.")
+    said = [caption.value for caption in at.caption]
+    assert any("Attempt 3 of 3, on cpu, expected to take 2.0 GB" in words for words in said)
+
+
+def test_devices_that_take_jobs_are_chosen_on_the_jobs_page(open_page, waiting, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.delenv("LACO_SLOTS", raising=False)
+    waiting.submit(demo_requests()[0], label="A job")
+    at = open_page("jobs")
+    at.multiselect[0].set_value(["1"])
+    at.number_input[0].set_value(2)
+    click(at, "Choose")
+    assert not at.exception
+    assert devices.slots(session.store().folder) == ["1", "1"]
 
 
 def test_pages_are_short():

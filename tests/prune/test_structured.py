@@ -41,8 +41,9 @@ GROUP = {
     **dict.fromkeys(("llama", "mistral", "gemma2", "gemma3_text"), 8 * TWO_QUERIES),
     **dict.fromkeys(("phi3", "smollm3", "granite"), 8 * TWO_QUERIES),
     **dict.fromkeys(("cohere", "cohere2", "gemma3"), 8 * TWO_QUERIES),
-    **dict.fromkeys(("qwen2", "glm4"), 8 * TWO_QUERIES + 8 * 4),  # biases of q, k, v
-    "qwen3": 16 * TWO_QUERIES,
+    **dict.fromkeys(("mixtral", "llama4_text"), 8 * TWO_QUERIES),
+    **dict.fromkeys(("qwen2", "glm4", "qwen2_moe"), 8 * TWO_QUERIES + 8 * 4),  # biases of q, k, v
+    **dict.fromkeys(("qwen3", "qwen3_moe"), 16 * TWO_QUERIES),
     "olmo2": 8 * TWO_QUERIES + 8 * 3,  # norms over all of q, and of k
 }
 WIDTHS = {"gpt2": 128, "falcon": 128}  # the others have 48

@@ -1,0 +1,123 @@
+"""Whether a job has room: what it is expected to take at its peak, against what is free.
+
+Estimates are `expected.py`'s, from the recipe and the headers of the model's files; where those
+are not here yet nothing is known, and the job starts. Next: `schedule.py`, which asks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from laco import card, reference
+from laco.devices import CPU, about
+from laco.errors import JobError, LacoError, ModelError
+from laco.evaluations import Divergence, Request
+from laco.expected import expected
+from laco.machine import ASSUMED, known_speed
+from laco.recipe import Finetune, ModelRef, Recipe
+from laco.store import RunStore
+
+
+def expected_peak(request: Request, store: RunStore) -> int | None:
+    """Bytes at the peak of what is still to be done of a request, the program included.
+
+    None where nothing is known: a model that has to be fetched first, or that cannot be read (its
+    worker will say so). No network is asked.
+    """
+    try:
+        recipe = _whole(request.recipe, store)
+        ref = _at_hand(recipe.model)
+        if ref is None:
+            return None
+        about_it = card.inspect(ref, store.folder)
+    except LacoError:
+        return None
+    pinned = recipe.model_copy(update={"model": reference.pin(ref, store.folder)})
+    done = store.longest_prefix(pinned.keys())
+    works = [*recipe.steps[done:], *request.evaluations, *request.analyses]
+    return max((_peak(about_it, work, store) for work in works), default=None)
+
+
+def check(memory: int | None, places: Iterable[str]) -> None:
+    """Raise `JobError`, with the numbers, for a job that no device here could ever hold."""
+    totals = {name: about(name).memory_total for name in places}
+    if memory is None or any(total is None or total >= memory for total in totals.values()):
+        return
+    there = ", ".join(f"{name} has {_gigabytes(total)}" for name, total in totals.items())
+    raise JobError(
+        f"This needs about {_gigabytes(memory)} of memory and {there}; use a smaller model, dtype "
+        "bfloat16, or fewer or shorter windows, or submit it with --anyway."
+    )
+
+
+def waits_for(
+    row: sqlite3.Row,
+    device: str,
+    running: Iterable[sqlite3.Row],
+    report: Callable[[sqlite3.Row], Mapping[str, Any]],
+) -> str:
+    """Why a job cannot start on a device now, in words for its message; empty if it can.
+
+    Jobs that run there and have not yet taken all that they are expected to have it set aside.
+    """
+    if row["memory"] is None:
+        return ""
+    place = about(device)
+    if place.memory_free is None:
+        return ""
+    field = "memory" if device == CPU else "device_memory"
+    others = [other for other in running if (other["device"] or CPU) == device]
+    promised = sum(
+        max(0, (other["memory"] or 0) - (report(other).get(field) or 0)) for other in others
+    )
+    free = place.memory_free - promised
+    if free >= row["memory"]:
+        return ""
+    kept = f", {_gigabytes(promised)} more are set aside for jobs that run" if promised else ""
+    return (
+        f"Waits for memory: about {_gigabytes(row['memory'])} are needed and "
+        f"{_gigabytes(place.memory_free)} are free on {device}{kept}"
+    )
+
+
+def _whole(recipe: Recipe, store: RunStore) -> Recipe:
+    """The recipe from the model on: one that starts from a result continues its recipe."""
+    key = store.resolve(recipe.model.path)
+    if key is None:
+        return recipe
+    earlier = store.artifact(key)
+    if earlier is None:
+        raise ModelError(f"Result {key} is not in the store.")
+    return _whole(earlier.recipe.then(*recipe.steps), store)
+
+
+def _at_hand(ref: ModelRef) -> ModelRef | None:
+    """The reference as a folder or file that is here; None for a model still to be fetched."""
+    if reference.kind_of(ref.path) != "hub":
+        return ref
+    from huggingface_hub import try_to_load_from_cache
+
+    name, _, said = ref.path.partition("@")
+    config = try_to_load_from_cache(name, "config.json", revision=said or ref.revision)
+    if not isinstance(config, str):
+        return None
+    folder = config.rpartition("/")[0]
+    return ref.model_copy(update={"path": folder, "revision": "main"})
+
+
+def _peak(about_it: Mapping[str, Any], work: Any, store: RunStore) -> int:
+    speed = known_speed(store.folder) or ASSUMED
+    whole = int(about_it["expected"]["memory_bytes"])
+    try:
+        peak = expected(about_it, work, speed).memory_bytes
+    except KeyError:  # no formula of its own: the model in memory, and a batch
+        peak = whole
+    if isinstance(work, Divergence) or (isinstance(work, Finetune) and work.loss == "kl"):
+        peak = max(peak, whole + int(about_it["bytes"]))  # the original beside it
+    return peak
+
+
+def _gigabytes(count: float | None) -> str:
+    return "unknown" if count is None else f"{count / 1e9:.1f} GB"
