@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.start import first_answer, free_port  # noqa: E402
+from bench.start import free_port, served  # noqa: E402
 from laco.evaluations import Footprint  # noqa: E402
 from laco.queue import Queue  # noqa: E402
 from laco.recipe import Drop, ModelRef, Recipe  # noqa: E402
@@ -133,15 +133,7 @@ def main() -> None:
         store.add_model(MODEL.key, MODEL)
         ports = [free_port(), free_port()]
         for port in ports:
-            server = subprocess.Popen(
-                [sys.executable, "-m", "laco", "app", "--port", str(port), "--store", str(folder)],
-                cwd=ROOT,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            stack.callback(server.wait)
-            stack.callback(server.terminate)
-            first_answer(f"http://127.0.0.1:{port}/")
+            served(stack, port, str(folder))
         crowd = Crowd(folder, book, time.monotonic() + seconds)
         acts = [crowd.submits, crowd.cancels, crowd.looks, crowd.tidies]
         acts += [lambda port=port: crowd.browses(port) for port in ports for _ in range(3)]

@@ -11,15 +11,13 @@ Last line: `expected FACTOR`, how far off the worst estimate is; it should be at
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from shared.apart import numbers_apart
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from laco import engine, models
@@ -120,33 +118,26 @@ def taken(place: Path, name: str) -> tuple[int, float]:
         return peak.peak, time.perf_counter() - began
 
 
-def apart(*arguments: str) -> Any:
-    """What this script prints with these arguments, in a process of its own."""
-    command = [sys.executable, __file__, *arguments]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="SmolLM2 and GPT-2 alone")
-    parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(taken(Path(given.one[0]), given.one[1])))
+        memory, seconds = taken(Path(given.one[0]), given.one[1])
+        print(memory, round(1000 * seconds))
         return
     worst = 1.0
     families = ["smollm2", *SHAPES]
     print(f"{'model':9}{'work':14}{'memory expected / taken':>30}{'seconds expected / taken':>30}")
     for family in families[:2] if given.quick else families:
-        if given.only and family not in given.only:
-            continue
         place = folder(family)
         card = inspect(models.pin(ModelRef(path=str(place)), STORE), STORE)
         speed = measured()
         for name, work in WORK.items():
             guess = expected(card, work, speed)
-            memory, seconds = apart("--one", str(place), name)
+            memory, milliseconds = numbers_apart(__file__, "--one", str(place), name)
+            seconds = milliseconds / 1000
             factors = [
                 max(one / other, other / one)
                 for one, other in ((guess.memory_bytes, memory), (guess.seconds, seconds))

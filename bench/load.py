@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 import psutil  # noqa: E402
 
-from bench.start import first_answer, free_port  # noqa: E402
+from bench.start import free_port, served  # noqa: E402
 from laco.evaluations import Request  # noqa: E402
 from laco.jobs import LocalRunner  # noqa: E402
 from laco.recipe import Drop, ModelRef, Recipe  # noqa: E402
@@ -93,15 +93,7 @@ def main() -> None:
         ]
         stack.callback(end, runner, jobs)
         port = free_port()
-        server = subprocess.Popen(
-            [sys.executable, "-m", "laco", "app", "--port", str(port), "--store", folder],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        stack.callback(server.wait)
-        stack.callback(server.terminate)
-        first_answer(f"http://127.0.0.1:{port}/")
+        server = served(stack, port, folder)
         while not all(status.state == "running" for status in runner.jobs()):
             time.sleep(0.5)
         sessions = Sessions(port, jobs)

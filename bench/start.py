@@ -25,6 +25,20 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
+def served(stack: contextlib.ExitStack, port: int, folder: str) -> subprocess.Popen[bytes]:
+    """The server of the pages, once it answers; `stack` ends it."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "laco", "app", "--port", str(port), "--store", folder],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    stack.callback(server.wait)
+    stack.callback(server.terminate)
+    first_answer(f"http://127.0.0.1:{port}/")
+    return server
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -19,7 +19,7 @@ from laco.capabilities import BESIDE, CAPABILITIES, Found, capabilities
 from laco.checkpoint import BYTES, Header
 from laco.errors import ModelError, RecipeError
 from laco.expected import loaded, usual
-from laco.machine import ASSUMED, known_speed
+from laco.machine import speed_here
 from laco.recipe import ModelRef
 
 PARTS: tuple[str, ...] = ("embedding", "attention", "mlp", "norms", "head", "other")
@@ -103,11 +103,11 @@ def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
     )
     if reason := checkpoint.uneven(config, headers):
         card["capabilities"] = {name: {"ok": False, "reason": reason} for name in CAPABILITIES}
-    speed = known_speed(cache)
+    speed = speed_here(cache)
     card["expected"] = {
-        "memory_bytes": loaded(card, speed or ASSUMED),
-        "work": usual(card, speed or ASSUMED),
-        "measured": speed is not None,
+        "memory_bytes": loaded(card, speed),
+        "work": usual(card, speed),
+        "measured": bool(speed.machine),
     }
     return card
 

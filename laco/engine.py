@@ -20,7 +20,7 @@ from laco.collapse import plan_collapse
 from laco.context import Context
 from laco.corpora import Windows
 from laco.disk import discard, free_place, link_files
-from laco.errors import LacoError, ModelError
+from laco.errors import LacoError
 from laco.evaluate import evaluate, pinned
 from laco.evaluate.seen import Shown, guarded
 from laco.evaluations import (
@@ -95,13 +95,8 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
 
 def settle(recipe: Recipe, store: RunStore) -> Recipe:
     """The recipe with its model pinned; one that starts from a result continues its recipe."""
-    key = store.resolve(recipe.model.path)
-    if key is None:
-        return recipe.model_copy(update={"model": models.pin(recipe.model, store.folder)})
-    earlier = store.artifact(key)
-    if earlier is None:
-        raise ModelError(f"Result {key} is no longer in the store; run its recipe again.")
-    return settle(earlier.recipe.then(*recipe.steps), store)
+    whole = store.whole(recipe)
+    return whole.model_copy(update={"model": models.pin(whole.model, store.folder)})
 
 
 def _folder(recipe: Recipe, keys: list[str], done: int, store: RunStore) -> Path:

@@ -76,6 +76,11 @@ def known_speed(store: Path) -> Speed | None:
     return Speed(**held) if held is not None and held["machine"] == machine() else None
 
 
+def speed_here(store: Path) -> Speed:
+    """The speed of this machine as it was measured; assumed, with no machine named, until then."""
+    return known_speed(store) or ASSUMED
+
+
 def machine() -> str:
     """What tells apart machines, and numbers of threads, that share a store."""
     threads = os.environ.get("OMP_NUM_THREADS") or cores()

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
+
+from laco import devices
 
 _CLEAR = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
@@ -63,7 +64,7 @@ def give_back() -> None:
 def free_memory(device: str) -> int:
     """Bytes that a new process could take on a device; where a device does not tell, in all."""
     ask = getattr(torch.get_device_module(torch.device(device).type), "mem_get_info", None)
-    return ask(device)[0] if ask else psutil.virtual_memory().available
+    return ask(device)[0] if ask else devices.free_memory()
 
 
 def _resident(field: str) -> int:

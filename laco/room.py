@@ -12,11 +12,11 @@ from typing import Any
 
 from laco import card, reference
 from laco.devices import CPU, about
-from laco.errors import JobError, LacoError, ModelError
+from laco.errors import JobError, LacoError
 from laco.evaluations import Divergence, Request
 from laco.expected import expected
-from laco.machine import ASSUMED, known_speed
-from laco.recipe import Finetune, ModelRef, Recipe
+from laco.machine import Speed, speed_here
+from laco.recipe import Finetune, ModelRef
 from laco.store import RunStore
 
 
@@ -27,7 +27,7 @@ def expected_peak(request: Request, store: RunStore) -> int | None:
     worker will say so). No network is asked.
     """
     try:
-        recipe = _whole(request.recipe, store)
+        recipe = store.whole(request.recipe)
         ref = _at_hand(recipe.model)
         if ref is None:
             return None
@@ -37,7 +37,8 @@ def expected_peak(request: Request, store: RunStore) -> int | None:
     pinned = recipe.model_copy(update={"model": reference.pin(ref, store.folder)})
     done = store.longest_prefix(pinned.keys())
     works = [*recipe.steps[done:], *request.evaluations, *request.analyses]
-    return max((_peak(about_it, work, store) for work in works), default=None)
+    speed = speed_here(store.folder)
+    return max((_peak(about_it, work, speed) for work in works), default=None)
 
 
 def check(memory: int | None, places: Iterable[str]) -> None:
@@ -82,17 +83,6 @@ def waits_for(
     )
 
 
-def _whole(recipe: Recipe, store: RunStore) -> Recipe:
-    """The recipe from the model on: one that starts from a result continues its recipe."""
-    key = store.resolve(recipe.model.path)
-    if key is None:
-        return recipe
-    earlier = store.artifact(key)
-    if earlier is None:
-        raise ModelError(f"Result {key} is not in the store.")
-    return _whole(earlier.recipe.then(*recipe.steps), store)
-
-
 def _at_hand(ref: ModelRef) -> ModelRef | None:
     """The reference as a folder or file that is here; None for a model still to be fetched."""
     if reference.kind_of(ref.path) != "hub":
@@ -107,8 +97,7 @@ def _at_hand(ref: ModelRef) -> ModelRef | None:
     return ref.model_copy(update={"path": folder, "revision": "main"})
 
 
-def _peak(about_it: Mapping[str, Any], work: Any, store: RunStore) -> int:
-    speed = known_speed(store.folder) or ASSUMED
+def _peak(about_it: Mapping[str, Any], work: Any, speed: Speed) -> int:
     whole = int(about_it["expected"]["memory_bytes"])
     try:
         peak = expected(about_it, work, speed).memory_bytes

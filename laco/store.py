@@ -37,7 +37,7 @@ from laco.disk import (
     sync_folder,
     write_json,
 )
-from laco.errors import StoreError
+from laco.errors import ModelError, StoreError
 from laco.evaluations import Analysis, Evaluation, Metric
 from laco.index import Index
 from laco.listing import Measurements, Run
@@ -285,6 +285,16 @@ class RunStore:
         if not found and read_whole(self.artifacts / text) is not None:
             return self._adopted(text).key
         return found[0] if found else None
+
+    def whole(self, recipe: Recipe) -> Recipe:
+        """The recipe from its first model on: one that starts from a result continues its own."""
+        key = self.resolve(recipe.model.path)
+        if key is None:
+            return recipe
+        earlier = self.artifact(key)
+        if earlier is None:
+            raise ModelError(f"Result {key} is no longer in the store; run its recipe again.")
+        return self.whole(earlier.recipe.then(*recipe.steps))
 
     def remove(self, key: str) -> None:
         """Remove a run with its model, metrics and analyses; others keep theirs.

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laco import card, causes, locks, warm
-from laco.devices import free_memory
 from laco.disk import read_json
 from laco.errors import JobError, LacoError, ModelError
 from laco.queue import Queue
@@ -158,7 +157,7 @@ class Shelf:
         return True
 
     def _free(self) -> int:
-        return free_memory() if self.device == "cpu" else self._memory.free_memory(self.device)
+        return self._memory.free_memory(self.device)
 
 
 def _bytes_of(folder: Path, ref: ModelRef, store: RunStore) -> int:

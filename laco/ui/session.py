@@ -16,7 +16,7 @@ from laco import access, card, reference
 from laco.errors import LacoError, ModelError
 from laco.evaluations import Analysis, Evaluation, Footprint, Perplexity, Request
 from laco.jobs import JobStatus, LocalRunner
-from laco.machine import ASSUMED, Speed, known_speed
+from laco.machine import Speed, speed_here
 from laco.reading import is_there
 from laco.recipe import ModelRef, Recipe, parse_recipe
 from laco.reference import BUNDLED
@@ -187,7 +187,7 @@ def card_or_stop() -> dict:
 
 def speed() -> Speed:
     """How fast this machine is: as measured, or as assumed until then."""
-    return known_speed(store().folder) or ASSUMED
+    return speed_here(store().folder)
 
 
 @st.cache_data(ttl=30, max_entries=64, show_spinner="Reading the config and the headers…")
