@@ -34,7 +34,7 @@ demo: setup
 	@$(BIN)/laco demo
 
 test: setup chromium
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: setup
 	@$(BIN)/ruff check .

@@ -14,9 +14,6 @@ from laco.ui.session import session, store
 page = navigation()
 who = person.enter()
 chosen = session()
-with framed(page.url_path):
-    page.run()
-
 with st.sidebar:
     person.sidebar(who)
     st.caption("Model")
@@ -25,3 +22,6 @@ with st.sidebar:
     progress.sidebar()
     st.caption("Results are kept in")
     st.markdown(code(str(store().folder)))
+
+with framed(page.url_path):  # last, since a page may end early
+    page.run()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Perplexity,
         Request,
         Similarity,
+        WeightChange,
         WhatIf,
         ZeroShot,
     )
@@ -67,6 +68,7 @@ __all__ = [
     "Spec",
     "Structured",
     "Wanda",
+    "WeightChange",
     "WhatIf",
     "ZeroShot",
     "__version__",
@@ -83,6 +85,7 @@ _EVALUATIONS = (
     "Perplexity",
     "Request",
     "Similarity",
+    "WeightChange",
     "WhatIf",
     "ZeroShot",
 )

@@ -30,7 +30,7 @@ OPENED = "LACO_OPEN_TO_NETWORK"
 LOCAL_NAMES = ("localhost", "127.0.0.1")
 NEEDED = ("client_id", "client_secret", "server_metadata_url")  # of a provider
 
-Role = Literal["viewer", "runner"]
+Role = Literal["viewer", "runner", "admin"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,16 @@ class Person:
     @property
     def may_run(self) -> bool:
         """Whether they may start jobs."""
-        return self.role == "runner"
+        return self.role in ("runner", "admin")
+
+    @property
+    def may_set(self) -> bool:
+        """Whether they may say where jobs run, which is where this machine's token is sent."""
+        return self.is_local or self.role == "admin"
+
+    def owns(self, owner: str) -> bool:
+        """Whether what belongs to `owner` is theirs to change: whoever sits here, and an admin."""
+        return self.may_run and (self.is_local or self.role == "admin" or self.name == owner)
 
 
 LOCAL = Person("", "runner")
@@ -102,15 +111,19 @@ def require_runner(who: Person) -> None:
         raise AccessError(VIEWING)
 
 
-def require_owner(who: Person, owner: str) -> None:
-    """Raise `AccessError` for whose job it is not. Whoever sits at the machine may stop any."""
+def require_owner(who: Person, owner: str, what: str = "job") -> None:
+    """Raise `AccessError` for whose job (or result) it is not.
+
+    Whoever sits at the machine may change any, and so may an admin.
+    """
     require_runner(who)
-    if not who.is_local and who.name != owner:
+    if not who.owns(owner):
         raise AccessError(
-            f"This job belongs to {short(owner) or 'whoever runs this machine'}; ask them."
+            f"This {what} belongs to {short(owner) or 'whoever runs this machine'}; ask them."
         )
 
 
+SETTING = "Whoever runs these pages, or an admin, says where jobs can run; ask them."
 VIEWING = "You may look at everything here and start nothing; ask whoever runs these pages."
 
 

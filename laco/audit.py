@@ -136,8 +136,8 @@ def _places(store: RunStore) -> Iterator[Path]:
 
 
 def half_written(store: RunStore) -> Iterator[Path]:
-    """What was written halfway in the folders of jobs, of unfinished walks and of models."""
-    for pattern in ("jobs/*/*", "unfinished/*/*", "models/*"):
+    """What was written halfway in the folders of jobs, unfinished walks, models and sweeps."""
+    for pattern in ("jobs/*/*", "unfinished/*/*", "models/*", "sweeps/*"):
         yield from sorted(filter(is_partial, store.folder.glob(pattern)))
 
 

@@ -83,7 +83,7 @@ class Trials:
         self._counts = dict.fromkeys(HIGHER_IS_BETTER, 0.0)  # what each total is divided by
         self._references: list[_Reference] = []
         self._states: list[list[Tensor]] = []  # per batch, per depth known: [batch, seq, hidden]
-        rows = max(1, BATCH // windows.tokens.shape[1])
+        rows = lm.rows(BATCH, windows.tokens.shape[1])
         for start in range(0, len(windows.tokens), rows):
             self._add(windows.tokens[start : start + rows], counted_tokens(windows, start, rows))
 

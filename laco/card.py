@@ -45,6 +45,12 @@ class _Tensors:
     tied: bool
 
 
+def config_of(ref: ModelRef, cache: Path) -> dict[str, Any]:
+    """The config of a model as its folder (or its GGUF header) has it. Raises `ModelError`."""
+    _, config, *_ = _read(reference.pin(ref, cache), cache)
+    return config
+
+
 def inspect(ref: ModelRef, cache: Path) -> dict[str, Any]:
     """The card of a model, as `laco inspect` prints it.
 

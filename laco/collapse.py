@@ -20,6 +20,7 @@ from laco.merging import Group, can_merge, merge_groups
 from laco.models import LoadedModel
 from laco.ranking import block_angles, layer_influence
 from laco.recipe import THRESHOLDS, Collapse, Merge, Span
+from laco.streamed import require_whole
 
 BISECTIONS = 10  # a cosine threshold to within 2 / 2**10
 LOOSEST = 100.0  # nats, or times the original's perplexity: worse than any candidate of use
@@ -73,6 +74,8 @@ def plan_collapse(
     threshold (with the best score there was).
     """
     bounds = Bounds.of(step, len(lm.layers))
+    if step.order in ("best_first", "top_down") and step.merge != "drop":
+        require_whole(lm, f"A search that merges layers ({step.merge})", "let it drop them")
     started = time.perf_counter()
     plan = _ORDERS[step.order](lm, step, bounds, windows, context)
     plan.seconds_search = time.perf_counter() - started

@@ -21,6 +21,7 @@ from laco.context import Context
 from laco.errors import NumericalError
 from laco.experts import stored_experts
 from laco.layers import check_finite, linears, weight_of
+from laco.ranks import ALONE, Ranks
 from laco.recipe import Compensate
 from laco.ridge import masked_ridge
 
@@ -63,7 +64,8 @@ class Task:
 
     `run(layer, hidden)` calls it, with gradients as ambient. `inputs` and `targets` are
     [windows, length, hidden] on the host; the first `training` windows are learned from, the
-    others decide. `batch` windows are on the device at a time; it halves where memory ends.
+    others decide. `batch` windows are on the device at a time; it halves where memory ends. Of
+    several `ranks` each has its share of either; `learned` windows are there in all.
     """
 
     layer: nn.Module
@@ -73,10 +75,16 @@ class Task:
     training: int
     batch: int
     device: str = "cpu"
+    ranks: Ranks = ALONE
+    learned: int = 0
+
+    def __post_init__(self) -> None:
+        self.learned = self.learned or self.training
 
     def batches(self, windows: Sequence[int] | Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(inputs, targets) of some windows on the device in float32, a micro-batch at a time."""
-        for part in torch.as_tensor(windows).split(self.batch):
+        chosen = torch.as_tensor(windows)
+        for part in chosen.split(self.batch) if len(chosen) else ():
             yield (
                 self.inputs[part].to(self.device, non_blocking=True).float(),
                 self.targets[part].to(self.device, non_blocking=True).float(),
@@ -95,7 +103,7 @@ class Task:
             relative_errors(self.run(self.layer, hidden), target).flatten()
             for hidden, target in self.batches(self.judged)
         ]
-        return float(torch.cat(errors).mean())
+        return self.ranks.mean(torch.cat(errors))
 
 
 def autocast(device: str) -> torch.autocast:
@@ -174,7 +182,7 @@ def output_linear(task: Task) -> tuple[str, float] | None:
 @torch.no_grad()
 def _ridge(task: Task, fit: Fit, place: str) -> None:
     """Least squares on the output linear, with the damping that held-out windows like best."""
-    found = output_linear(task)
+    found = task.ranks.led(output_linear(task))
     if found is None:
         fit.notes.append("no linear adds straight to the layer's output, so no least squares")
         return
@@ -198,6 +206,7 @@ def _ridge(task: Task, fit: Fit, place: str) -> None:
             weighed = fed / norms
             gram += weighed.T @ fed
             cross += gap.T @ weighed
+        task.ranks.add(gram, cross)
         held = list(rows(task.judged))
     finally:
         handle.remove()
@@ -210,7 +219,7 @@ def _ridge(task: Task, fit: Fit, place: str) -> None:
             (found[1] * (gap - fed @ change.T)).square().sum(-1, keepdim=True) / norms
             for fed, gap, norms in held
         ]
-        error = float(torch.cat(errors).mean())
+        error = task.ranks.mean(torch.cat(errors))
         if not math.isfinite(error):
             raise NumericalError(
                 f"Least squares on {found[0]} of {place} gave numbers that are not finite; use "
@@ -242,14 +251,14 @@ def _descend(
         fused=True,  # makes no copies of the weights
     )
     order = torch.Generator().manual_seed(seed)
-    steps = math.ceil(task.training / batch)  # an epoch
+    steps = math.ceil(task.learned / batch)  # an epoch
     for parameter in parameters.values():
         parameter.requires_grad_(True)
     try:
         for epoch in range(spec.epochs):
             total = 0.0
             for step, windows in enumerate(
-                torch.randperm(task.training, generator=order).split(batch)
+                torch.randperm(task.learned, generator=order).split(batch)
             ):
                 done = epoch + step / steps
                 context.step(done / spec.epochs, f"{place}: epoch {epoch + 1} of {spec.epochs}")
@@ -286,17 +295,24 @@ def _diverged(what: str, spec: Compensate) -> NumericalError:
 
 
 def _gradients(task: Task, windows: Tensor, paper: bool) -> float:
-    """Set the gradients of the mean loss over some windows; the loss."""
+    """Set the gradients of the mean loss over some windows, by their numbers; the loss."""
     task.layer.zero_grad(set_to_none=True)
-    total = 0.0
-    for hidden, target in task.batches(windows):
+    total = torch.zeros(())
+    for hidden, target in task.batches(task.ranks.own(windows)):
         with autocast(task.device):
             output = task.run(task.layer, hidden).float()
         each = (output - target).square() if paper else relative_errors(output, target)
         loss = each.mean() * (len(hidden) / len(windows))
         loss.backward()
         total += float(loss.detach())
-    return total
+    if task.ranks.count > 1:
+        for parameter in task.layer.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            task.ranks.add(parameter.grad)
+        total = total.to(task.device)
+        task.ranks.add(total)
+    return float(total)
 
 
 def _with_room(task: Task, fit: Fit, work: Callable[[], T]) -> T:

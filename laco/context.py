@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from laco.errors import Cancelled
+from laco.ranks import ALONE, Ranks
 
 
 def _silent(_fraction: float, _message: str) -> None:
@@ -29,13 +30,16 @@ def _never() -> bool:
 class Context:
     """The device to work on, where progress goes, and whether to stop.
 
-    `publish` takes what there is of a result so far, for whoever watches.
+    `publish` takes what there is of a result so far, for whoever watches. `devices`: all that may
+    share the work, where there are several; `ranks`: which share is this process's.
     """
 
     device: str = "cpu"
     progress: Callable[[float, str], None] = _silent
     cancelled: Callable[[], bool] = _never
     publish: Callable[[Mapping[str, Any]], None] = _unheard
+    devices: tuple[str, ...] = ()
+    ranks: Ranks = ALONE
 
     def step(self, fraction: float, message: str) -> None:
         """Report progress (0 to 1), and raise `Cancelled` when someone asked to stop."""

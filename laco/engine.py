@@ -15,21 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from laco import corpora, models
+from laco import annotations, corpora, models
+from laco.analyses import IN_MEMORY, changed_weights
+from laco.annotations import Exported
 from laco.collapse import plan_collapse
 from laco.context import Context
 from laco.corpora import Windows
 from laco.disk import discard, free_place, link_files
 from laco.errors import LacoError
-from laco.evaluate import evaluate, pinned
+from laco.evaluate import pinned
 from laco.evaluate.seen import Shown, guarded
 from laco.evaluations import (
     Analysis,
     Evaluation,
-    ParameterSimilarity,
     Request,
-    Similarity,
-    WhatIf,
+    WeightChange,
 )
 from laco.export import export
 from laco.finetune import finetune
@@ -38,12 +38,13 @@ from laco.locks import alone
 from laco.memory import give_back, peak_memory
 from laco.merging import group_ends
 from laco.models import LoadedModel
+from laco.parallel import evaluated, walked
 from laco.recipe import Collapse, Compensate, Drop, Finetune, Merge, Prune, Recipe, chained_key
 from laco.restack import restack
-from laco.rework import STATE, Texts, rework
-from laco.similarity import layer_similarity, parameter_similarity
+from laco.rework import STATE, Texts
+from laco.sharing import Shared
 from laco.store import RunStore
-from laco.whatif import what_if
+from laco.streamed import load_fitting
 
 Report = dict[str, Any]
 
@@ -57,12 +58,15 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
     """
     if request.export is not None:
         free_place(request.export.folder)  # before hours of work for it
-    recipe = settle(request.recipe, store)
+    shared = Shared(store)
+    recipe = settle(shared.inputs(request.recipe), store)
     keys = recipe.keys()
     store.add_model(keys[0], Recipe(model=recipe.model))
     request = request.model_copy(update={"evaluations": tuple(map(pinned, request.evaluations))})
+    shared.take(keys, (*request.evaluations, *request.analyses), context)
     missing = _missing_evaluations(request, store, keys[-1])
     undone = _missing_analyses(request, store, keys[-1])
+    unshared = (*missing, *undone)
     done = store.longest_prefix(keys)
     exports = 0 if request.export is None else 1
     stages = max(1, len(recipe.steps) - done + len(missing) + len(undone) + exports)
@@ -74,7 +78,19 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
         with _making(keys[index + 1], store, stage(number)) as is_made:
             if not is_made:
                 STEPS[type(recipe.steps[index])](recipe, keys, index, store, stage(number))
+                shared.give(keys[index + 1], stage(number))
     number = len(recipe.steps) - done
+    for analysis in [spec for spec in undone if isinstance(spec, WeightChange)]:
+        undone.remove(analysis)
+        found = changed_weights(
+            recipe,
+            analysis,
+            store,
+            lambda one: _folder(one, one.keys(), len(one.steps), store),
+            stage(number),
+        )
+        store.add_analysis(keys[-1], analysis, found)
+        number += 1
     if missing or undone:
         lm = _load(recipe, keys, len(recipe.steps), store, context)
         shown = Shown(recipe, lm.tokenizer)
@@ -82,13 +98,18 @@ def run(request: Request, store: RunStore, context: Context) -> Report:
             _evaluate(lm, recipe, keys, evaluation, shown, store, stage(number))
             number += 1
         for analysis in undone:
-            document = ANALYSES[type(analysis)](lm, analysis, stage(number))
+            document = IN_MEMORY[type(analysis)](lm, analysis, stage(number))
             store.add_analysis(keys[-1], analysis, document)
             number += 1
         del lm  # an export loads it anew
-    report = _report(request, store, keys, done)
+    shared.give_measured(keys[-1], unshared)
+    report = _report(request, store, keys, done) | shared.report()
     if request.export is not None:
         report["export"] = export(recipe, store, request.export, stage(number))
+        said = Exported(
+            folder=report["export"]["path"], dtype=request.export.dtype, created=time.time()
+        )
+        annotations.add_export(store, keys[-1], said)
     context.step(1.0, "done")
     return report
 
@@ -112,13 +133,13 @@ def _folder(recipe: Recipe, keys: list[str], done: int, store: RunStore) -> Path
 def _load(
     recipe: Recipe, keys: list[str], done: int, store: RunStore, context: Context
 ) -> LoadedModel:
-    """The model after the first `done` steps, whole."""
+    """The model after the first `done` steps, to be looked at: streamed if it has no room."""
     context.step(0.0, f"loading {recipe.model.path}")
-    return models.load_folder(_folder(recipe, keys, done, store), recipe.model, context.device)
+    return load_fitting(_folder(recipe, keys, done, store), recipe.model, context.device)
 
 
 def _original(recipe: Recipe, store: RunStore, device: str) -> LoadedModel:
-    return models.load(recipe.model, store.folder, device)
+    return load_fitting(models.folder_of(recipe.model, store.folder), recipe.model, device)
 
 
 def _finetune(
@@ -128,7 +149,8 @@ def _finetune(
     step = recipe.steps[index]
     assert isinstance(step, Finetune)
     with _reported(recipe, keys, index, store, context) as (reports, report):
-        lm = _load(recipe, keys, index, store, context)
+        folder = _folder(recipe, keys, index, store)
+        lm = models.load_folder(folder, recipe.model, context.device)
         windows, train, held_out = corpora.learning(step.calibration, step.held_out, lm.tokenizer)
         original = partial(_original, recipe, store, context.device)
         report |= finetune(lm, step, train, held_out, context, original)
@@ -153,7 +175,7 @@ def _rework(recipe: Recipe, keys: list[str], index: int, store: RunStore, contex
         ends = group_ends(len(teacher.stack), earlier)
         writer = LayerWriter(student, store.unfinished(keys[index + 1]))
         texts, about = _texts(step, student.tokenizer)
-        report |= rework(student, teacher, ends, step, texts, writer, context)
+        report |= walked(student, teacher, ends, step, texts, writer, context)
         report["calibration"] = about
         writer.finish(report["fields"])
     _save_walked(recipe, keys, index, store, reports)
@@ -265,7 +287,8 @@ def _evaluate(
         return _original(recipe, store, context.device) if recipe.steps else lm
 
     folder = _folder(recipe, keys, len(recipe.steps), store)
-    found = evaluate(lm, evaluation, context, original, folder)
+    source = models.folder_of(recipe.model, store.folder)
+    found = evaluated(lm, evaluation, context, original, folder, source)
     metrics = guarded(lm, shown, evaluation, found)
     store.add_metrics(keys[-1], evaluation, metrics, found.answers)
 
@@ -285,18 +308,6 @@ def _text_report(windows: Windows) -> Report:
     }
 
 
-def _similarity(lm: LoadedModel, spec: Similarity, context: Context) -> Report:
-    return layer_similarity(lm, corpora.windows(spec.calibration, lm.tokenizer), spec, context)
-
-
-def _parameter_similarity(lm: LoadedModel, _spec: ParameterSimilarity, context: Context) -> Report:
-    return parameter_similarity(lm, context)
-
-
-def _what_if(lm: LoadedModel, spec: WhatIf, context: Context) -> Report:
-    return what_if(lm, spec, corpora.windows(spec.calibration, lm.tokenizer), context)
-
-
 STEPS: dict[type, Callable[..., None]] = {
     Collapse: _restack,
     Merge: _restack,
@@ -304,12 +315,6 @@ STEPS: dict[type, Callable[..., None]] = {
     Prune: _rework,
     Compensate: _rework,
     Finetune: _finetune,
-}
-
-ANALYSES: dict[type, Callable[..., Report]] = {
-    Similarity: _similarity,
-    ParameterSimilarity: _parameter_similarity,
-    WhatIf: _what_if,
 }
 
 

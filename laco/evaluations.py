@@ -148,7 +148,20 @@ class WhatIf(Spec):
     )
 
 
-Analysis = Annotated[Similarity | ParameterSimilarity | WhatIf, Field(discriminator="kind")]
+class WeightChange(Spec):
+    """How far the weights of each layer are from another run's: ‖a − b‖ / ‖b‖, from the files."""
+
+    kind: Literal["weight_change"] = "weight_change"
+    against: Name | None = Field(
+        default=None,
+        pattern=r"^k1-[0-9a-f]{32}$",
+        description="The key of the other run, of the same original; unset: the original itself",
+    )
+
+
+Analysis = Annotated[
+    Similarity | ParameterSimilarity | WhatIf | WeightChange, Field(discriminator="kind")
+]
 
 
 class Export(Spec):

@@ -20,6 +20,8 @@ from laco.steps.sparsity import Prune, SparseGPT, Structured
 
 FLOAT = 4  # bytes of float32
 BATCH = 1024  # tokens that go through a layer at a time on a CPU
+PASS_TOKENS = 1 << 15  # that go through a model together when it is read layer by layer
+STATE_BYTES = 1 << 30  # of hidden states at all depths, then
 FIT_STEPS = 15  # of conjugate gradients, for each damping
 DAMPINGS = 2  # that are tried, of three
 TRIAL = 256  # tokens of a candidate of a search at a time; the first always
@@ -126,6 +128,15 @@ class _Costs:
 def loaded(card: Mapping[str, Any], speed: Speed) -> int:
     """Bytes that a model with this card takes while it is in memory, the program included."""
     return _Costs(_Shape.of(card), speed).whole(0, 0).memory_bytes
+
+
+def streamed(card: Mapping[str, Any], speed: Speed) -> int:
+    """Bytes that work takes on a model with this card that is read layer by layer."""
+    of = _Shape.of(card)
+    weights = (of.outside + 2 * of.largest) * of.width
+    states = 3 * PASS_TOKENS * of.hidden * of.width + STATE_BYTES
+    passing = _Costs(of, speed).pass_bytes(BATCH)
+    return round(speed.program + TEXT_BYTES + weights + states + passing)
 
 
 def usual(card: Mapping[str, Any], speed: Speed) -> dict[str, dict[str, Any]]:

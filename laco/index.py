@@ -200,11 +200,18 @@ def m004_owners(index: sqlite3.Connection) -> None:
     index.execute("ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
 
 
+def m005_places(index: sqlite3.Connection) -> None:
+    """Where a job runs, and by what name that place knows it."""
+    index.execute("ALTER TABLE jobs ADD COLUMN place TEXT NOT NULL DEFAULT 'local'")
+    index.execute("ALTER TABLE jobs ADD COLUMN handle TEXT")
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_runs,
     m002_jobs,
     m003_devices,
     m004_owners,
+    m005_places,
 )
 
 

@@ -12,7 +12,6 @@ import fcntl
 import os
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,13 +21,14 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import ValidationError
 
-import laco
-from laco import access, devices, room
+from laco import access, devices, places, room
 from laco.access import LOCAL, Person
 from laco.context import Context
 from laco.disk import explained, read_json
 from laco.errors import JobError
 from laco.evaluations import Request
+from laco.places import LOCAL as HERE
+from laco.programs import module_environment, python_module
 from laco.queue import ENDED, RETRIES, Queue
 from laco.recipe import complaints
 from laco.store import RunStore
@@ -44,7 +44,8 @@ class JobStatus:
 
     `attempt` counts how often a worker was started for it, of at most `attempts`. `error` says why
     it failed: the cause in its first line, after that the end of the log where there is one.
-    `device` is what it runs on, once it does. `memory` is in bytes, as it was expected.
+    `place` is where it was sent; `device` what it runs on there, once it does: a device of this
+    machine, or a node's name. `memory` is in bytes, as it was expected.
     """
 
     id: str
@@ -64,6 +65,7 @@ class JobStatus:
     folder: Path
     attempts: int = RETRIES + 1
     owner: str = ""  # who started it, where people sign in
+    place: str = HERE
 
     @property
     def active(self) -> bool:
@@ -92,29 +94,44 @@ class JobRunner(Protocol):
 
 
 class LocalRunner:
-    """Jobs on this machine: one process each, started by the store's scheduler.
+    """Jobs of a store, which its scheduler starts: here, one process each, or at another place.
 
-    The scheduler is a process of its own. It is started when there is work and none is there,
-    also by whoever only looks, so that a job whose scheduler was killed is not forgotten.
+    `on` is the place of what is submitted. The scheduler is a process of its own. It is started
+    when there is work and none is there, also by whoever only looks, so that a job whose scheduler
+    was killed is not forgotten.
     """
 
-    def __init__(self, store: RunStore, idle_seconds: float = 10.0, who: Person = LOCAL) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        idle_seconds: float = 10.0,
+        who: Person = LOCAL,
+        on: str = HERE,
+    ) -> None:
         self.who = who
+        self.on = on
         self.store = store
         self.queue = Queue(store)
         self.idle_seconds = idle_seconds
 
-    def submit(self, request: Request, label: str = "", anyway: bool = False) -> str:
-        """Queue a request; the job's id. Returns at once.
+    def submit(self, request: Request, label: str = "", anyway: bool = False, on: str = "") -> str:
+        """Queue a request, to run at the place `on`, else the runner's; the job's id, at once.
 
         JobError, with the numbers, when it needs more memory than any device has that takes jobs;
-        `anyway` queues it all the same, and starts it without asking for memory.
+        `anyway` queues it all the same, and starts it without asking for memory. JobError too for
+        a place that takes no jobs now: that costs an answer of the place, or some seconds.
         """
         access.require_runner(self.who)
+        on = on or self.on
+        if not self.who.is_local and on not in places.configured(self.store.folder):
+            raise JobError(f"{on} is not among the places that the settings of this store name.")
         checked = _checked(request)
+        place = places.named(self.store.folder, on)
         memory = None if anyway else room.expected_peak(checked, self.store)
-        room.check(memory, devices.slots(self.store.folder))
-        job = self.queue.add(checked, label or describe(request.recipe), memory, self.who.name)
+        if place == HERE:
+            room.check(memory, devices.slots(self.store.folder))
+        named = label or describe(request.recipe)
+        job = self.queue.add(checked, named, memory, self.who.name, place)
         self._start()
         return job
 
@@ -155,7 +172,8 @@ class LocalRunner:
         access.require_owner(self.who, status.owner)
         if status.active:
             raise JobError(f"Job {job} is {status.state}; wait for its end, or cancel it first.")
-        return self.submit(status.request, status.label, anyway=status.memory is None)
+        anyway = status.memory is None
+        return self.submit(status.request, status.label, anyway, on=status.place)
 
     def log(self, job: str, tail: int | None = None) -> str:
         """What the worker wrote, or the last `tail` lines of it."""
@@ -189,6 +207,8 @@ class LocalRunner:
             started, ended = report["started"], report["ended"]
             if report["seconds_left"] is not None:
                 left = max(0.0, report["seconds_left"] - (time.time() - report["updated"]))
+        if state == "starting" and row["place"] != HERE:
+            state = "queued"  # sent, and waiting there
         if row["cancelled"] is not None and state not in ENDED:
             message, left = "Stopping", None
         return JobStatus(
@@ -204,6 +224,7 @@ class LocalRunner:
             error=error,
             attempt=row["attempt"],
             owner=row["owner"],
+            place=row["place"],
             device=row["device"],
             memory=row["memory"],
             request=request,
@@ -264,17 +285,6 @@ def start_scheduler(store: RunStore, idle_seconds: float = 10.0) -> bool:
     # Someone has to take note of its end, or it stays in the process table.
     threading.Thread(target=process.wait, daemon=True).start()
     return True
-
-
-def python_module(name: str) -> list[str]:
-    """The command that runs a module; files in the current folder cannot stand in for it."""
-    return [sys.executable, "-P", "-u", "-m", name]
-
-
-def module_environment() -> dict[str, str]:
-    """The environment of this process, in which laco is found also where it is not installed."""
-    paths = [str(Path(laco.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def _checked(request: Request) -> Request:

@@ -35,6 +35,7 @@ from laco import checkpoint, models
 from laco.disk import explained, is_full, no_space, partial_path
 from laco.errors import ModelError, NumericalError, StoreError
 from laco.layers import is_finite
+from laco.shards import Header
 
 
 def skeleton(folder: Path, trust_remote_code: bool, dtype: torch.dtype) -> PreTrainedModel:
@@ -63,7 +64,7 @@ class Weights:
 
     def __init__(self, model: PreTrainedModel, folder: Path, dtype: torch.dtype):
         self.model = model
-        headers = checkpoint.read_headers(folder)
+        self._headers = headers = checkpoint.read_headers(folder)
         self._files = {}
         for file in checkpoint.weight_files(folder):
             with safe_open(file, framework="pt") as opened:
@@ -88,6 +89,25 @@ class Weights:
             }
             self._convert({n: opened[self._files[n]].get_slice(n) for n in names}, device)
         self._freeze(wanted)
+
+    def foresee(self, targets: Iterable[str]) -> None:
+        """Have the system fetch what becomes the `targets` while something else goes on.
+
+        It lands in the system's cache, not in this process. Where a system has no such wish,
+        nothing happens.
+        """
+        wish = getattr(os, "posix_fadvise", None)
+        if wish is None:
+            return
+        wanted = set(targets)
+        ranges: dict[Path, list[Header]] = {}
+        for name, target in self._targets.items():
+            if target in wanted:
+                ranges.setdefault(self._files[name], []).append(self._headers[name])
+        for file, headers in ranges.items():
+            with file.open("rb") as opened:
+                for header in headers:
+                    wish(opened.fileno(), header.start, header.bytes, os.POSIX_FADV_WILLNEED)
 
     def hold(self, saved: dict[str, Tensor]) -> None:
         """Set tensors that `as_saved` named on the model's modules, on the CPU, of any shape."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class LazyModel:
                 place(self.model, name, buffer.to(device))
         self.stack = self._find_stack()
         self._is_outside = False
+        self._for_good = ExitStack()
         self._tapes: dict[tuple[int, int], Tape] = {}
 
     def read(self, index: int, dtype: torch.dtype | None = None) -> nn.Module:
@@ -68,6 +69,7 @@ class LazyModel:
         layer = self.stack[index]
         self.release(index)
         self.weights.load(self._names(index), self.device)
+        self.weights.foresee(self._names((index + 1) % len(self.stack)))
         if dtype is not None:
             for parameter in layer.parameters():
                 parameter.data = parameter.data.to(dtype)
@@ -83,6 +85,10 @@ class LazyModel:
         layers = f"{self.stack.layout.layers}."
         with self._having([n for n in self.weights.targets() if not n.startswith(layers)]):
             yield
+
+    def load_outside(self) -> None:
+        """Give everything that is not a layer its weights, for good."""
+        self._for_good.enter_context(self.outside())
 
     @torch.no_grad()
     def inputs(self, tokens: Tensor) -> Tensor:

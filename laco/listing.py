@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from laco.errors import RecipeError
+from laco.errors import RecipeError, StoreError
 from laco.evaluations import Metric
 from laco.index import Index
 from laco.recipe import Recipe, parse_recipe
@@ -57,6 +57,18 @@ def find_run(index: Index, artifacts: Path, key: str) -> Run | None:
     rows = index.rows(f"{_RUNS} WHERE key = ?", key)
     there = {key} if (artifacts / key).is_dir() else set[str]()
     return next(_read(rows, artifacts, there), None)
+
+
+def keys_from(index: Index, beginning: str) -> list[str]:
+    """The key that begins so, if there is one. Raises `StoreError` for several."""
+    rows = index.rows("SELECT key FROM runs ORDER BY key")
+    found = [row["key"] for row in rows if row["key"].startswith(beginning)]
+    if len(found) > 1:
+        raise StoreError(
+            f"{beginning} is the beginning of {len(found)} keys ({', '.join(found[:3])}); "
+            "give more of it."
+        )
+    return found
 
 
 def measurements(index: Index, keys: Sequence[str]) -> dict[str, Measurements]:

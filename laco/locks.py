@@ -2,12 +2,15 @@
 
 They are POSIX record locks: a killed process, or a machine that went down, leaves none behind, and
 what a worker started does not hold its worker's. Within a process they hold between threads too.
+Where a file system knows no locks, as some that machines share, whoever asks has one: work may be
+done twice there, and nothing is lost by it, since what is saved is whole or absent.
 Nothing here knows what is locked. Next: `queue.py`, `engine.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -18,6 +21,7 @@ from pathlib import Path
 from laco.disk import explained
 
 _LOOK_SECONDS = 0.2
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _guard = threading.Lock()
 _mine: dict[Path, int] = {}  # closing any handle of a file would give its lock back
@@ -33,10 +37,13 @@ def take(path: Path) -> bool:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = _is_at(handle, path)  # not if whoever had it took the file away
         except OSError as error:
-            os.close(handle)
-            if isinstance(error, BlockingIOError | PermissionError):
-                return False
-            raise
+            if error.errno in _NO_LOCKS:
+                held = True
+            else:
+                os.close(handle)
+                if isinstance(error, BlockingIOError | PermissionError):
+                    return False
+                raise
         if held:
             _mine[path] = handle
         else:
@@ -63,8 +70,11 @@ def is_taken(path: Path) -> bool:
             return False
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return True
+        except OSError as error:
+            if isinstance(error, BlockingIOError | PermissionError):
+                return True
+            if error.errno not in _NO_LOCKS:
+                raise
         finally:
             os.close(handle)
         return False

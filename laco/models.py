@@ -47,12 +47,20 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in evaluation mode, its tokenizer and its layers; `ref` says where it came from."""
+    """A model in evaluation mode, its tokenizer and its layers; `ref` says where it came from.
+
+    `pass_tokens`: how many tokens should go through it together, if each pass reads it anew.
+    """
 
     model: PreTrainedModel
     tokenizer: Any
     layers: LayerStack
     ref: ModelRef
+    pass_tokens: int | None = None
+
+    def rows(self, usual: int, length: int) -> int:
+        """How many windows of `length` tokens to run at a time, where `usual` tokens are usual."""
+        return max(1, (self.pass_tokens or usual) // length)
 
 
 def load(ref: ModelRef, cache: Path, device: str) -> LoadedModel:
@@ -79,8 +87,11 @@ def folder_of(ref: ModelRef, cache: Path) -> Path:
     return target
 
 
-def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
-    """The model in a folder of safetensors, config and tokenizer, in `ref`'s number format."""
+def load_folder(folder: Path, ref: ModelRef, device: str, spread: bool = False) -> LoadedModel:
+    """The model in a folder of safetensors, config and tokenizer, in `ref`'s number format.
+
+    `spread`: over all devices of its kind, by accelerate (`device_map="auto"`).
+    """
     config, dtype = check_folder(folder, ref, device)
     with quiet(), as_model_error(folder, config, ref):
         tokenizer = causal_tokenizer(folder, config, ref)
@@ -90,7 +101,7 @@ def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, with the names
-            device_map={"": device} if torch.device(device).type != "cpu" else None,
+            device_map=_device_map(device, spread),
             trust_remote_code=ref.trust_remote_code,
         )
     model, found = loaded
@@ -98,6 +109,12 @@ def load_folder(folder: Path, ref: ModelRef, device: str) -> LoadedModel:
     check_finite(model, str(folder))
     model.eval().requires_grad_(False)
     return LoadedModel(model, tokenizer, LayerStack(model), ref)
+
+
+def _device_map(device: str, spread: bool) -> str | dict[str, str] | None:
+    if spread:
+        return "auto"
+    return {"": device} if torch.device(device).type != "cpu" else None
 
 
 def check_folder(folder: Path, ref: ModelRef, device: str) -> tuple[dict[str, Any], torch.dtype]:

@@ -1,16 +1,18 @@
 """The queue of jobs: a row in the store's index and a folder for each.
 
     jobs/<id>/job.json      the request
+    jobs/<id>/about.json    its label, its owner and its expected memory, for a lost index
     jobs/<id>/lock          taken by the worker for as long as it lives
     jobs/<id>/status.json   the worker's word on how far it is, replaced at most twice a second
     jobs/<id>/log.txt       what the worker says
     jobs/<id>/result.json   what came out
     jobs/<id>/cancel        there when someone asked for the job to stop
+    jobs/<id>/submitit/     what SLURM was given, for a job that runs there
 
 Whoever submits owns a job until it is claimed, then the scheduler does: it alone moves a row from
 one state to the next, and the worker writes into the folder alone. Every change of a row is
-guarded, so that what has ended stays ended. The queue does not know how processes are started;
-`jobs.py` puts jobs in, `schedule.py` takes them out, `worker.py` does them.
+guarded, so that what has ended stays ended. The queue does not know how processes are started, here
+or at another place; `jobs.py` puts jobs in, `schedule.py` takes them out, `worker.py` does them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ ENDED = ("done", "failed", "cancelled")
 RETRIES = 2  # after a worker's death; a job whose work raised an error is not tried again
 LOCK = "lock"
 _ORPHANED_SECONDS = 10.0
+_HERE = "place = 'local'"
 _LIVE = "state IN ('queued', 'starting', 'running')"
 _LOG_LINES = 15
 
@@ -46,7 +49,14 @@ class Queue:
         self.index = store.index
         self.folder = store.folder / "jobs"
 
-    def add(self, request: Request, label: str, memory: int | None = None, owner: str = "") -> str:
+    def add(
+        self,
+        request: Request,
+        label: str,
+        memory: int | None = None,
+        owner: str = "",
+        place: str = "local",
+    ) -> str:
         """Put a job at the end of the queue; its id. `memory`: bytes that it is expected to take.
 
         Its folder gets its name and its row together, so that there is no half job.
@@ -58,12 +68,15 @@ class Queue:
             with explained(folder):
                 partial.mkdir(parents=True)
             write_json(partial / "job.json", request.model_dump(mode="json"))
+            about = {"label": label, "owner": owner, "memory": memory, "place": place}
+            write_json(partial / "about.json", about)
             document = request.model_dump_json()
             with self.index.transaction() as index, explained(folder):
                 index.execute(
-                    "INSERT INTO jobs(id, label, request, cwd, state, created, memory, owner)"
-                    " VALUES(?, ?, ?, ?, 'queued', ?, ?, ?)",
-                    (job, label, document, str(Path.cwd()), time.time(), memory, owner),
+                    "INSERT INTO jobs"
+                    "(id, label, request, cwd, state, created, memory, owner, place)"
+                    " VALUES(?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
+                    (job, label, document, str(Path.cwd()), time.time(), memory, owner, place),
                 )
                 partial.rename(folder)
         except BaseException:
@@ -117,12 +130,12 @@ class Queue:
             taken = {
                 row["slot"]
                 for row in index.execute(
-                    "SELECT slot FROM jobs WHERE state IN ('starting', 'running')"
+                    f"SELECT slot FROM jobs WHERE state IN ('starting', 'running') AND {_HERE}"
                 )
             }
             free = [slot for slot in range(slots) if slot not in taken]
             waiting = index.execute(
-                "SELECT * FROM jobs WHERE state = 'queued' ORDER BY created, rowid"
+                f"SELECT * FROM jobs WHERE state = 'queued' AND {_HERE} ORDER BY created, rowid"
             ).fetchall()
             for row in waiting if free else ():
                 reasons = {slot: fits(row, slot) for slot in free}
@@ -142,6 +155,40 @@ class Queue:
             else:
                 return None
         return self.row(row["id"])
+
+    def claim_elsewhere(self, leave: Collection[str] = ()) -> sqlite3.Row | None:
+        """The oldest job that waits to be sent to another place, marked as starting.
+
+        Those for the places in `leave` are passed over.
+        """
+        with self.index.transaction() as index:
+            waiting = index.execute(
+                f"SELECT * FROM jobs WHERE state = 'queued' AND NOT {_HERE} ORDER BY created, rowid"
+            ).fetchall()
+            row = next((row for row in waiting if row["place"] not in leave), None)
+            if row is None:
+                return None
+            index.execute(
+                "UPDATE jobs SET state = 'starting', slot = NULL, claimed = ?, handle = NULL,"
+                " attempt = attempt + 1, pid = NULL, pid_created = NULL WHERE id = ?",
+                (time.time(), row["id"]),
+            )
+        return self.row(row["id"])
+
+    def sent(self, job: str, handle: str) -> None:
+        """Note by what name another place knows a job."""
+        self._change(job, "handle = ?", handle)
+
+    def say(self, job: str, message: str) -> None:
+        """Note why a job waits, for as long as no worker has begun."""
+        self._change(job, "message = ?", message)
+
+    def postpone(self, row: sqlite3.Row, message: str) -> None:
+        """Let a job wait again that could not be sent; its attempt does not count.
+
+        Unless someone asks to cancel right now: then it is settled at the next look.
+        """
+        self._change(row["id"], "state = 'queued', attempt = attempt - 1, message = ?", message)
 
     def started(self, job: str, pid: int, pid_created: float) -> None:
         """Note which process works on a job."""
@@ -171,12 +218,15 @@ class Queue:
         if asked and (self.folder / job).is_dir():
             (self.folder / job / "cancel").touch()  # a waiting job may have a worker that is late
 
-    def settle(self, row: sqlite3.Row, code: int | None = None, oom_kills: int = 0) -> str:
+    def settle(
+        self, row: sqlite3.Row, code: int | None = None, oom_kills: int = 0, told: str = ""
+    ) -> str:
         """Decide what becomes of a job whose worker is gone; the new state.
 
         What the worker wrote last holds. If it wrote no end, it died: the job is cancelled if that
         was asked for, waits again if it has been tried no more than `RETRIES` times, and has
-        failed otherwise. `code` and `oom_kills` are what `causes.of_death` asks for.
+        failed otherwise. `code` and `oom_kills` are what `causes.of_death` asks for; `told` is
+        what became of it in the words of another place.
         """
         job, report = row["id"], self.report(row)
         state = report.get("state")
@@ -187,7 +237,7 @@ class Queue:
             self._end(row, state, None, report)
         elif row["attempt"] <= RETRIES:
             state = "queued"
-            words, _ = causes.of_death(code, oom_kills, report)
+            words = told or causes.of_death(code, oom_kills, report)[0]
             # Unless someone asks to cancel right now: then the job is settled at the next look.
             self._change(
                 job,
@@ -197,7 +247,7 @@ class Queue:
             )
         else:
             state = "failed"
-            words, advice = causes.of_death(code, oom_kills, report)
+            words, advice = (told, "") if told else causes.of_death(code, oom_kills, report)
             self._end(row, state, self._epitaph(row, words, advice, report), report)
         return state
 

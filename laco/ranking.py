@@ -52,7 +52,7 @@ def _states(
     lm: LoadedModel, windows: Windows, context: Context
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Per batch: the hidden state at each depth [batch, seq, hidden], and which tokens count."""
-    rows = max(1, BATCH // windows.tokens.shape[1])
+    rows = lm.rows(BATCH, windows.tokens.shape[1])
     for start in range(0, len(windows.tokens), rows):
         context.step(start / len(windows.tokens), f"window {start} of {len(windows.tokens)}")
         tape = record(lm.layers, windows.tokens[start : start + rows])

@@ -25,6 +25,7 @@ from laco.measures import linear_cka
 from laco.prune import prunable
 from laco.prune.structured import Narrowing
 from laco.prune.zeroing import Zeroing
+from laco.ranks import Ranks
 from laco.recipe import Compensate, Prune, Structured
 
 STATE = "walk.json"  # in the writer's folder: what is known of each layer that is written
@@ -46,6 +47,12 @@ class Texts:
     def judging(self) -> slice:
         """Which windows errors are told of."""
         return slice(self.training if self.training < len(self.tokens) else 0, None)
+
+    def share(self, ranks: Ranks) -> Texts:
+        """The part of one of several processes, of either kind of windows."""
+        learned = ranks.share(self.tokens[: self.training])
+        judging = ranks.share(self.tokens[self.training :])
+        return Texts(torch.cat([learned, judging]), len(learned))
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,9 @@ def rework(
     """
     prune = step if isinstance(step, Prune) else None
     repair = step if isinstance(step, Compensate) else step.compensation
-    pruning = None if prune is None else _pruning(prune, student)
+    ranks, learned = context.ranks, texts.training
+    texts = texts.share(ranks)
+    pruning = None if prune is None else _pruning(prune, student, ranks)
     length, held_out = texts.tokens.shape[1], len(texts.tokens) - texts.training
     batch = max(1, (repair.batch_tokens if repair else PASS_TOKENS) // length)
     ours, theirs = Side(student, batch), Side(teacher, batch)
@@ -152,15 +161,18 @@ def rework(
             if repair is not None:
                 run = partial(ours.run, index)
                 task = Task(layer, run, states, target, texts.training, batch, student.device)
+                task.ranks, task.learned = ranks, learned
                 fit = compensate(task, repair, repair.seed + index, place, part)
                 row |= {**asdict(fit), "notes": row["notes"] + fit.notes}
-            writer.put(index, layer)
+            if ranks.leads:
+                writer.put(index, layer)
             ours.advance(index, layer.to(student.dtype), states)
-            judged = original[texts.judging]
-            row |= {} if alone is None else _told("alone", alone, judged)
-            row |= _told("error", states[texts.judging], judged)
+            judged = ranks.whole(original[texts.judging])
+            row |= {} if alone is None else _told("alone", ranks.whole(alone), judged)
+            row |= _told("error", ranks.whole(states[texts.judging]), judged)
             rows.append({**row, **_zeros(layer), "seconds": time.perf_counter() - began})
-            write_json(writer.folder / STATE, held)
+            if ranks.leads:
+                write_json(writer.folder / STATE, held)
         student.release(index)
         part.publish({"layers": rows, "of": len(student.stack)})
     zeros, weights = (sum(row[name] for row in rows) for name in ("zeros", "weights"))
@@ -173,11 +185,11 @@ def rework(
     }
 
 
-def _pruning(prune: Prune, student: LazyModel) -> Zeroing | Narrowing:
+def _pruning(prune: Prune, student: LazyModel, ranks: Ranks) -> Zeroing | Narrowing:
     """What prunes the layers; its errors come before any work."""
     if isinstance(prune.method, Structured):
         return Narrowing(student.stack, prune.method)
-    return Zeroing(student.stack, prune)
+    return Zeroing(student.stack, prune, ranks)
 
 
 def _studied(

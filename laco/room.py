@@ -10,13 +10,13 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from laco import card, reference
+from laco import card, devices, reference
 from laco.devices import CPU, about
 from laco.errors import JobError, LacoError
-from laco.evaluations import Divergence, Request
-from laco.expected import expected
+from laco.evaluations import Divergence, Latency, ParameterSimilarity, Request, WhatIf
+from laco.expected import expected, streamed
 from laco.machine import Speed, speed_here
-from laco.recipe import Finetune, ModelRef
+from laco.recipe import Collapse, Finetune, ModelRef
 from laco.store import RunStore
 
 
@@ -38,7 +38,9 @@ def expected_peak(request: Request, store: RunStore) -> int | None:
     done = store.longest_prefix(pinned.keys())
     works = [*recipe.steps[done:], *request.evaluations, *request.analyses]
     speed = speed_here(store.folder)
-    return max((_peak(about_it, work, speed) for work in works), default=None)
+    totals = [about(name).memory_total for name in devices.slots(store.folder)]
+    most = None if None in totals else max(filter(None, totals), default=None)
+    return max((_peak(about_it, work, speed, most) for work in works), default=None)
 
 
 def check(memory: int | None, places: Iterable[str]) -> None:
@@ -97,7 +99,8 @@ def _at_hand(ref: ModelRef) -> ModelRef | None:
     return ref.model_copy(update={"path": folder, "revision": "main"})
 
 
-def _peak(about_it: Mapping[str, Any], work: Any, speed: Speed) -> int:
+def _peak(about_it: Mapping[str, Any], work: Any, speed: Speed, most: int | None) -> int:
+    """Bytes of one piece of work; with its model streamed where no device could ever hold it."""
     whole = int(about_it["expected"]["memory_bytes"])
     try:
         peak = expected(about_it, work, speed).memory_bytes
@@ -105,7 +108,18 @@ def _peak(about_it: Mapping[str, Any], work: Any, speed: Speed) -> int:
         peak = whole
     if isinstance(work, Divergence) or (isinstance(work, Finetune) and work.loss == "kl"):
         peak = max(peak, whole + int(about_it["bytes"]))  # the original beside it
+    if most is not None and peak > most and _can_be_streamed(work):
+        return min(peak, streamed(about_it, speed))
     return peak
+
+
+def _can_be_streamed(work: Any) -> bool:
+    """Whether it never needs the weights of more than one layer."""
+    if isinstance(work, Collapse):
+        return work.merge == "drop" or work.order in ("influence", "angular")
+    if isinstance(work, WhatIf):
+        return work.merge == "drop"
+    return not isinstance(work, Finetune | ParameterSimilarity | Latency)
 
 
 def _gigabytes(count: float | None) -> str:

@@ -24,6 +24,8 @@ Verdict = Literal["baseline", "better", "worse", "same", ""]
 Answer = Mapping[str, Any]  # to one question; see `evaluations.Outcome`
 Answers = Callable[[str], Sequence[Answer] | None]  # by an evaluation's key; `store.answers` is one
 
+UNSEEN = 5e-4  # of a number, which is told with one digit of a per cent
+
 SETTINGS = (  # how a number was measured: two are compared where all of these are the same
     *("source", "digest", "window", "stride", "windows", "bos"),  # text
     *("split", "version", "shots", "limit", "questions", "seed", "harness"),  # questions
@@ -274,9 +276,12 @@ def _same_questions(one: Sequence[Answer], other: Sequence[Answer]) -> bool:
 def _verdict(metric: Metric, other: Metric) -> Verdict:
     """Better or worse; `same` within twice the two standard errors together.
 
-    Both errors count as independent, though the text is the same: the judgement is careful.
+    Both errors count as independent, though the text is the same: the judgement is careful. A
+    change that would be told as 0.0 % is none.
     """
     delta = metric.value - other.value
+    if abs(delta) < UNSEEN * abs(other.value):
+        return "same"
     if abs(delta) <= 2 * math.hypot(metric.stderr or 0.0, other.stderr or 0.0):
         return "same"
     return "better" if (delta < 0) == (metric.better == "lower") else "worse"

@@ -2,8 +2,9 @@
 
 Whoever submits a job starts it; there is one for a store, and it ends when there is nothing to
 do. It gives free slots to waiting jobs, one process each, and takes note of their ends; it stops
-what was cancelled. Workers go on without it, and the next one finds them again. It knows nothing
-of models and does not import torch. Next: `worker.py`.
+what was cancelled. Workers go on without it, and the next one finds them again. Jobs for other
+places than this machine it leaves to `places/watch.py`. It knows nothing of models and does not
+import torch. Next: `worker.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import psutil
 from laco import devices, room
 from laco.causes import count_oom_kills
 from laco.errors import LacoError
-from laco.jobs import module_environment, python_module
+from laco.places import LOCAL
+from laco.places.watch import Watch
+from laco.programs import module_environment, python_module
 from laco.queue import ENDED, Queue
 from laco.store import RunStore
 
@@ -50,6 +53,7 @@ class Scheduler:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._terminated: set[int] = set()
         self._oom_kills = count_oom_kills()
+        self._elsewhere = Watch(self.queue, store)
 
     @property
     def slots(self) -> list[str]:
@@ -59,7 +63,7 @@ class Scheduler:
     def tick(self) -> bool:
         """Do what is due. Whether jobs wait or run."""
         for row in self.queue.live():
-            if row["state"] != "queued":
+            if row["state"] != "queued" and row["place"] == LOCAL:
                 try:
                     self._watch(row)
                 except Exception:  # what is wrong with one job is not to stop the others
@@ -67,13 +71,15 @@ class Scheduler:
         slots = self.slots
         while (row := self.queue.claim(len(slots), self._fits(slots))) is not None:
             self._launch(row, slots[row["slot"]], len(slots))
+        self._elsewhere.tick()
         return bool(self.queue.live())
 
     def _fits(self, slots: list[str]) -> Callable[[sqlite3.Row, int], str]:
         """Why a job cannot start in a slot now; empty if it can."""
 
         def reason(row: sqlite3.Row, slot: int) -> str:
-            running = [other for other in self.queue.live() if other["state"] != "queued"]
+            here = (other for other in self.queue.live() if other["place"] == LOCAL)
+            running = [other for other in here if other["state"] != "queued"]
             return room.waits_for(row, slots[slot], running, self.queue.report)
 
         return reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,17 @@ class Header:
 
     dtype: str  # "F32", "BF16", ... as safetensors says
     shape: tuple[int, ...]
+    start: int = field(default=0, compare=False)  # the first of its bytes in the file
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes it takes in a file of safetensors."""
+        return self.size * BITS[self.dtype] // 8
 
 
 def check_inside(folder: Path, file: Path) -> None:
@@ -170,8 +176,8 @@ def _file_headers(file: Path) -> Iterator[tuple[str, Header]]:
             f"{broken}: it has {size:,} bytes where its header promises {8 + length + end:,}; "
             "fetch it again."
         )
-    for name, tensor, _ in entries:
-        yield name, tensor
+    for name, tensor, (first, _) in entries:
+        yield name, replace(tensor, start=8 + length + first)
 
 
 def _entry(name: str, item: dict[str, Any]) -> tuple[str, Header, tuple[int, int]]:

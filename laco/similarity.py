@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from laco.errors import ArchitectureError, CalibrationError, NumericalError
 from laco.layers import LayerStack, linears, weight_of
 from laco.measures import PAIRWISE, Sums, between, linear_cka, rank_uncertain, rounded, weight_gram
+from laco.memory import free_memory
+from laco.streamed import require_whole
 
 if TYPE_CHECKING:
     from laco.context import Context
@@ -68,7 +70,8 @@ def layer_similarity(
             f"No token of {tokens.source} counts with tokens={spec.tokens!r}: each window has one "
             "token; take longer windows or tokens='all'."
         )
-    sums, sample, left_out = _pass(lm.layers, tokens.tokens, parts, shards, spec, context)
+    size = _windows_at_once(lm, tokens.tokens.shape[1])
+    sums, sample, left_out = _pass(lm.layers, tokens.tokens, size, parts, shards, spec, context)
     return {
         **_document(sums, sample, spec, left_out),
         "source": tokens.source,
@@ -87,6 +90,7 @@ def parameter_similarity(lm: LoadedModel, context: Context) -> dict[str, Any]:
     named under `lacking`, and its row and column are null. Raises `NumericalError` naming the
     weight that is not finite.
     """
+    require_whole(lm, "A comparison of weights", "compare hidden states instead")
     began = time.perf_counter()
     found: dict[str, dict[int, Tensor]] = {}  # linear -> layer -> [out, in]
     for index, layer in enumerate(lm.layers):
@@ -130,19 +134,24 @@ def parameter_similarity(lm: LoadedModel, context: Context) -> dict[str, Any]:
 def _pass(
     stack: LayerStack,
     tokens: Tensor,
+    size: int,
     parts: list[slice],
     shards: int,
     spec: Similarity,
     context: Context,
 ) -> tuple[Sums, list[Tensor], int]:
-    """Show the model every window: sums, CKA's sample by shard, tokens that had to stay out."""
+    """Show the model every window, `size` at a time.
+
+    Sums, CKA's sample by shard, tokens that had to stay out.
+    """
     picked = _sample(parts, shards, spec.calibration.seed)
     sizes = [sum(map(len, picked[shard::shards])) for shard in range(shards)]
     sums, left_out = Sums(shards, len(stack) + 1), 0
     sample: list[Tensor] = []  # [tokens, depths, hidden] of each shard
     filled = [0] * shards
     with _recorder(stack) as record:
-        for first, batch in _micro_batches(stack, tokens):
+        for first in range(0, len(tokens), size):
+            batch = tokens[first : first + size]
             states = record(batch)  # [batch, seq, depths, hidden]
             sample = sample or [torch.empty(size, *states.shape[2:]) for size in sizes]
             for row in range(len(batch)):
@@ -289,14 +298,19 @@ def _sample(parts: list[slice], shards: int, seed: int) -> list[list[int]]:
     return chosen
 
 
-def _micro_batches(stack: LayerStack, tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Windows as they run together, each with the index of its first: one at a time on a CPU."""
-    size = 1
-    if stack.model.device.type != "cpu":
-        state_bytes = 4 * tokens.shape[1] * (len(stack) + 1) * stack.config.hidden_size
-        size = max(1, min(BATCH_TOKENS // tokens.shape[1], BATCH_BYTES // state_bytes))
-    for first in range(0, len(tokens), size):
-        yield first, tokens[first : first + size]
+def _windows_at_once(lm: LoadedModel, length: int) -> int:
+    """How many windows run together: one on a CPU, unless each pass reads the model anew.
+
+    Then on an accelerator as many as a quarter of what is free holds, since reading is slower; on a
+    CPU computing is, and half a gigabyte of states is enough.
+    """
+    device, room = lm.model.device, BATCH_BYTES
+    if device.type == "cpu" and lm.pass_tokens is None:
+        return 1
+    if lm.pass_tokens is not None:
+        room = room // 2 if device.type == "cpu" else max(room, free_memory(str(device)) // 4)
+    state_bytes = 4 * length * (len(lm.layers) + 1) * lm.layers.config.hidden_size
+    return max(1, min(lm.rows(BATCH_TOKENS, length), room // state_bytes))
 
 
 def _spread_out(values: Tensor, present: list[int], size: int) -> Matrix:

@@ -106,6 +106,16 @@ def identity(spec: Spec) -> dict[str, Any]:
     return {**changed, "version": spec.version}
 
 
+def shortest(spec: Spec) -> dict[str, Any]:
+    """The fewest fields that still read back as the same spec, as JSON data."""
+    found = spec.model_dump(mode="json")
+    for name in reversed(found):  # what others follow from stands first, and stays
+        fewer = {other: value for other, value in found.items() if other != name}
+        if name != "kind" and _reads_as(type(spec), fewer, spec):
+            found = fewer
+    return {name: _short(getattr(spec, name), value) for name, value in found.items()}
+
+
 def complaints(error: ValidationError) -> str:
     """What pydantic found, in one line: where and why, for each of the first fields."""
     found: list[str] = []
@@ -131,3 +141,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in cast("tuple[Any, ...]", value)]
     return value
+
+
+def _short(value: Any, written: Any) -> Any:
+    """A field's value as it is written, specs in it shortened."""
+    if isinstance(value, Spec):
+        return shortest(value)
+    if isinstance(value, tuple):
+        pairs = zip(cast("tuple[Any, ...]", value), written, strict=True)
+        return [_short(item, as_json) for item, as_json in pairs]
+    return written
+
+
+def _reads_as(cls: type[Spec], fields: dict[str, Any], spec: Spec) -> bool:
+    try:
+        return cls.model_validate(fields) == spec
+    except ValidationError:  # they ask for more
+        return False

@@ -71,6 +71,8 @@ def _layer(width: int) -> tuple[float, float, float]:
         num_attention_heads=max(1, width // 64),
         num_key_value_heads=max(1, width // 256),
         vocab_size=2,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     model = LlamaForCausalLM(config).model
     layer = model.layers[0].requires_grad_(False)

@@ -8,6 +8,7 @@ measured; `engine.py` does. Checking is in `audit.py`, tidying in `upkeep.py`.
     artifacts/<key>/       a run: recipe.json, and the model's files unless it is an untouched one
     metrics/<key>.json     what one evaluation gave, under the evaluation's key
     analyses/<key>.json    what one analysis gave, under the analysis' key
+    annotations/<key>.json what people say of a run, and its exports
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from laco import __version__, audit, listing, upkeep
+from laco import __version__, annotations, audit, listing, removal, upkeep
+from laco.access import LOCAL, Person
 from laco.disk import (
     RECIPE,
     digest_of,
@@ -67,19 +69,25 @@ class RunStore:
     """The runs in a folder. Safe across threads and across processes of one machine.
 
     Opening makes the folder, brings its index to the newest shape, and makes a lost one anew from
-    the files. Raises `StoreError` when the folder cannot be used. Do not put it on a network file
-    system: SQLite's WAL needs shared memory.
+    the files. Raises `StoreError` when the folder cannot be used. What is saved through it belongs
+    to `owner`. Machines that share the folder do not share the index, since SQLite's WAL needs
+    shared memory: on all but one, `index` is a folder of their own for theirs.
     """
 
-    def __init__(self, folder: str | Path = "cache") -> None:
+    def __init__(
+        self, folder: str | Path = "cache", owner: str = "", index: Path | None = None
+    ) -> None:
         self.folder = Path(folder).resolve()
+        self.owner = owner
         self.artifacts = self.folder / "artifacts"
         self.metric_files = self.folder / "metrics"
         self.analysis_files = self.folder / "analyses"
+        self.annotation_files = self.folder / annotations.FOLDER
+        places = (self.artifacts, self.metric_files, self.analysis_files, self.annotation_files)
         with explained(self.folder):
-            for place in (self.artifacts, self.metric_files, self.analysis_files):
+            for place in places:
                 place.mkdir(parents=True, exist_ok=True)
-            self.index = Index(self.folder / INDEX)
+            self.index = Index((index or self.folder) / INDEX)
         upkeep.rebuild_if_lost(self)
 
     def artifact(self, key: str) -> Artifact | None:
@@ -137,6 +145,7 @@ class RunStore:
                     "steps": [dict(step) for step in steps],
                     "created": time.time(),
                     "laco": __version__,
+                    **({"owner": self.owner} if self.owner else {}),
                     "files": {n: f.stat().st_size for n, f in zip(names, files, strict=True)},
                     "digests": {n: digest_of(f) for n, f in zip(names, files, strict=True)},
                 }
@@ -272,16 +281,7 @@ class RunStore:
         """
         if not _KEY.fullmatch(text):
             return None
-        found = [
-            row["key"]
-            for row in self.index.rows("SELECT key FROM runs ORDER BY key")
-            if row["key"].startswith(text)
-        ]
-        if len(found) > 1:
-            raise StoreError(
-                f"{text} is the beginning of {len(found)} keys ({', '.join(found[:3])}); "
-                "give more of it."
-            )
+        found = listing.keys_from(self.index, text)
         if not found and read_whole(self.artifacts / text) is not None:
             return self._adopted(text).key
         return found[0] if found else None
@@ -296,17 +296,16 @@ class RunStore:
             raise ModelError(f"Result {key} is no longer in the store; run its recipe again.")
         return self.whole(earlier.recipe.then(*recipe.steps))
 
-    def remove(self, key: str) -> None:
-        """Remove a run with its model, metrics and analyses; others keep theirs.
+    def remove(self, *keys: str, who: Person = LOCAL) -> None:
+        """Remove runs with their models, metrics and analyses, all or none; others keep theirs.
 
-        Raises `StoreError` when there is no such run, or something still needs it.
+        Raises `StoreError` when there is no such run, or something still needs one, `AccessError`
+        for who may not.
         """
-        folder = self.artifacts / key
-        known = _KEY.fullmatch(key) and folder.is_dir()
-        if not known and not self.index.rows("SELECT 1 FROM runs WHERE key = ?", key):
-            raise StoreError(f"There is no run {key} in {self.folder}; `laco runs` lists them.")
-        with explained(folder):
-            upkeep.remove_run(self, key)
+        for key in keys:
+            annotations.require_owned(self, key, who)
+        with explained(self.folder):
+            removal.remove(self, keys)
 
     def verify(self) -> list[str]:
         """A sentence for everything that is broken, half written or in the wrong place."""

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laco.audit import half_written, of_analysis, of_metrics, of_run, request_of
-from laco.disk import discard, is_abandoned, is_partial, partial_path, read_json, read_whole
-from laco.errors import NumericalError, StoreError
+from laco.disk import discard, is_abandoned, is_partial, read_json, read_whole
+from laco.errors import NumericalError
 from laco.evaluations import Metric, Request
+from laco.removal import LIVE, finish
 from laco.wording import describe
 
 if TYPE_CHECKING:
     from laco.store import RunStore
 
+_CLOCKS_SECONDS = 300.0
 UNFINISHED_SECONDS = 24 * 3600  # after the last layer written, that a stopped walk is kept
-_LIVE = "state IN ('queued', 'starting', 'running')"
 
 
 def index_run(index: sqlite3.Connection, key: str, recipe: str, created: float) -> None:
@@ -71,67 +72,17 @@ def metric_from(document: str) -> Metric:
     return Metric(**json.loads(document))
 
 
-def remove_run(store: RunStore, key: str) -> None:
-    """Forget a run, then remove its files. `StoreError` if something still needs it."""
-    folder = store.artifacts / key
-    with store.index.transaction() as index:
-        if user := _user_of(store, index, folder):
-            raise StoreError(f"{key} is needed by {user}; remove that first, or wait for its end.")
-        results = [
-            place / f"{name}.json"
-            for place, table, column in (
-                (store.metric_files, "metrics", "evaluation_key"),
-                (store.analysis_files, "analyses", "analysis_key"),
-            )
-            for (name,) in index.execute(
-                f"SELECT DISTINCT {column} FROM {table} WHERE key = ?", (key,)
-            ).fetchall()
-        ]
-        index.execute("DELETE FROM runs WHERE key = ?", (key,))
-    if folder.is_dir():
-        gone = partial_path(folder)
-        folder.rename(gone)  # in one move, so that nobody meets half of it
-        discard(gone)
-    for path in results:
-        path.unlink(missing_ok=True)
-
-
-def _user_of(store: RunStore, index: sqlite3.Connection, folder: Path) -> str | None:
-    """Who stands on a run: a job that is not over, or a run whose model lies in its folder."""
-    for job, text in index.execute(f"SELECT id, request FROM jobs WHERE {_LIVE}").fetchall():
-        path = str(json.loads(text)["recipe"]["model"]["path"])
-        if path == str(folder) or (path.startswith("k1-") and folder.name.startswith(path)):
-            return f"the job {job}"
-    for key, text in index.execute("SELECT key, recipe FROM runs").fetchall():
-        if json.loads(text)["model"]["path"] == str(folder):
-            return f"the run {key}"
-    return None
-
-
 def rebuild(store: RunStore) -> int:
     """Make the index of runs, metrics and analyses anew from the files; how many runs.
 
     Files that `verify` complains of are left out. Jobs that the index lost are put back: as they
-    ended, or into the queue again.
+    ended, or into the queue again, under the names and owners that they had.
     """
+    finish(store)
     with store.index.transaction() as index:
         index.execute("DELETE FROM runs")  # metrics and analyses go with them
-        keys: set[str] = set()
-        for folder in store.artifacts.iterdir():
-            document = None if is_partial(folder) or of_run(folder) else read_whole(folder)
-            if document is not None:
-                index_run(index, folder.name, json.dumps(document["recipe"]), document["created"])
-                keys.add(folder.name)
-        for path in _in_order_of_time(store.metric_files):
-            found = read_json(path)
-            if of_metrics(path) is None and found["key"] in keys:
-                index_metrics(index, found["key"], path.stem, found["metrics"])
-        for path in _in_order_of_time(store.analysis_files):
-            found = read_json(path)
-            if of_analysis(path) is None and found["key"] in keys:
-                analysis = json.dumps(found["analysis"])
-                index_analysis(index, found["key"], path.stem, analysis, found["created"])
-        known = {job for (job,) in index.execute("SELECT id FROM jobs").fetchall()}
+        keys = _index_files(store, index, math.inf)
+        known = _column(index, "SELECT id FROM jobs")
         for folder in store.folder.glob("jobs/*"):
             request = None if is_partial(folder) else request_of(folder)
             if folder.name not in known and request is not None:
@@ -139,8 +90,51 @@ def rebuild(store: RunStore) -> int:
     return len(keys)
 
 
+def adopt(store: RunStore, since: float) -> None:
+    """Put into the index what another machine saved into the store's folder.
+
+    That is every file that the index does not know, and, since what is measured anew takes the old
+    one's place, every one written after `since`, with some minutes for clocks that differ.
+    """
+    with store.index.transaction() as index:
+        _index_files(store, index, since - _CLOCKS_SECONDS)
+
+
+def _index_files(store: RunStore, index: sqlite3.Connection, since: float) -> set[str]:
+    """Note every whole file that is unknown or was written after `since`; the keys of all runs."""
+
+    def files(folder: Path, query: str) -> Iterator[Path]:
+        known = _column(index, query)
+        for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime):
+            if path.stem not in known or path.stat().st_mtime > since:
+                yield path
+
+    keys = _column(index, "SELECT key FROM runs")
+    for folder in store.artifacts.iterdir():
+        there = folder.name in keys or is_partial(folder) or of_run(folder) is not None
+        document = None if there else read_whole(folder)
+        if document is not None:
+            index_run(index, folder.name, json.dumps(document["recipe"]), document["created"])
+            keys.add(folder.name)
+    for path in files(store.metric_files, "SELECT evaluation_key FROM metrics"):
+        found = read_json(path)
+        if of_metrics(path) is None and found["key"] in keys:
+            index_metrics(index, found["key"], path.stem, found["metrics"])
+    for path in files(store.analysis_files, "SELECT analysis_key FROM analyses"):
+        found = read_json(path)
+        if of_analysis(path) is None and found["key"] in keys:
+            analysis = json.dumps(found["analysis"])
+            index_analysis(index, found["key"], path.stem, analysis, found["created"])
+    return keys
+
+
+def _column(index: sqlite3.Connection, query: str) -> set[str]:
+    return {value for (value,) in index.execute(query).fetchall()}
+
+
 def rebuild_if_lost(store: RunStore) -> None:
     """Make the index anew where it knows of nothing, and something lies there."""
+    finish(store)
     known = "SELECT 1 FROM runs UNION ALL SELECT 1 FROM jobs LIMIT 1"
     there = (path for place in ("artifacts", "jobs") for path in store.folder.glob(f"{place}/*"))
     if not store.index.rows(known) and any(not is_partial(path) for path in there):
@@ -151,13 +145,19 @@ def _index_job(index: sqlite3.Connection, folder: Path, request: Request) -> Non
     """Note a job that the index lost, as its worker left it; the scheduler takes it from there."""
     report = read_json(folder / "status.json")
     report = report if isinstance(report, dict) else {"state": "queued"}
+    about = read_json(folder / "about.json")
+    about = about if isinstance(about, dict) else {}  # of a job from before there was such a file
     row = {
         "id": folder.name,
-        "label": describe(request.recipe),
+        "label": about.get("label") or describe(request.recipe),
+        "owner": about.get("owner", ""),
+        "memory": about.get("memory"),
+        "place": about.get("place", "local"),
         "request": request.model_dump_json(),
         "cwd": str(folder.parent.parent),
         "state": report["state"],
         "created": (folder / "job.json").stat().st_mtime,
+        "claimed": report.get("started"),
         "slot": 0 if report["state"] == "running" else None,
         "cancelled": time.time() if (folder / "cancel").exists() else None,
         "fraction": report.get("fraction", 0.0),
@@ -178,36 +178,38 @@ def prune(store: RunStore) -> int:
     that is whole goes, whoever made it: `laco store remove` is for those.
     """
     freed = 0
-    places = (store.artifacts, store.metric_files, store.analysis_files)
+    finish(store)
+    places = (store.artifacts, store.metric_files, store.analysis_files, store.annotation_files)
     jobs = store.folder / "jobs"
     with store.index.transaction() as index:
-        live = index.execute(f"SELECT count(*) FROM jobs WHERE {_LIVE}").fetchone()[0]
+        live = index.execute(f"SELECT count(*) FROM jobs WHERE {LIVE}").fetchone()[0]
+        away = f"SELECT count(*) FROM jobs WHERE {LIVE} AND place <> 'local'"
+        elsewhere = index.execute(away).fetchone()[0]  # whose processes cannot be seen from here
         for folder in () if live else store.folder.glob("unfinished/*"):
             latest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
             if time.time() - latest > UNFINISHED_SECONDS:
                 freed += discard(folder)
         leftovers = [path for place in (*places, jobs) for path in place.glob("*")]
         for path in (*leftovers, *half_written(store)):
-            if is_partial(path) and is_abandoned(path):
+            if not elsewhere and is_partial(path) and is_abandoned(path):
                 freed += discard(path)
         for (key,) in index.execute("SELECT key FROM runs").fetchall():
             if not (store.artifacts / key).exists():
                 index.execute("DELETE FROM runs WHERE key = ?", (key,))
         there = {folder.name for folder in store.artifacts.iterdir()}
-        for place in places[1:]:
+        for path in store.annotation_files.glob("*.json"):
+            if path.stem not in there:
+                freed += discard(path)
+        for place in (store.metric_files, store.analysis_files):
             for path in place.glob("*.json"):
                 found = read_json(path)
                 if not isinstance(found, dict) or found.get("key") not in there:
                     freed += discard(path)
         # Nobody is making a job's folder now: it gets its name while the index is held.
-        known = {job for (job,) in index.execute("SELECT id FROM jobs").fetchall()}
+        known = _column(index, "SELECT id FROM jobs")
         for folder in jobs.glob("*"):
             if folder.name not in known and not is_partial(folder) and request_of(folder) is None:
                 freed += discard(folder)
         for job in known - {folder.name for folder in jobs.glob("*")}:
-            index.execute(f"DELETE FROM jobs WHERE id = ? AND NOT {_LIVE}", (job,))
+            index.execute(f"DELETE FROM jobs WHERE id = ? AND NOT {LIVE}", (job,))
     return freed
-
-
-def _in_order_of_time(folder: Path) -> Iterator[Path]:
-    return iter(sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime))

@@ -19,6 +19,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from laco.layers import LayerStack
 
+BATCH_TOKENS = {"cpu": 1024}  # tokens through a layer at a time: more is no faster
+BATCH_TOKENS_ELSEWHERE = 8192
+
 Run = Callable[[nn.Module, Tensor], Tensor]
 Visit = Callable[[int, nn.Module, list[Tensor], list[Run]], None]
 

@@ -145,6 +145,21 @@ def said(store: RunStore, name: str) -> Said:
     return Said(asked, texts, bool(last), str(last.get("error", "")), waiting)
 
 
+def kept_texts(store: RunStore, prompts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What was written after these prompts and is kept: by the key of the run, then the prompt."""
+    found: dict[str, dict[str, str]] = {}
+    for folder in sorted((store.folder / "warm").glob(f"*/{SAID}"), key=_age):
+        try:
+            asked = Ask.model_validate(read_json(folder.parent / ASK))
+        except ValidationError:
+            continue
+        lines = _lines(folder.parent) if asked.prompt in prompts else []
+        for index, recipe in enumerate(asked.recipes if _is_over(lines) else ()):
+            if text := text_of(lines, index).text:
+                found.setdefault(recipe.key, {})[asked.prompt] = text
+    return found
+
+
 def stop(store: RunStore, name: str, who: Person = LOCAL) -> None:
     """Ask for no more of a text; what there is of it stays."""
     access.require_runner(who)

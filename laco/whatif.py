@@ -15,6 +15,7 @@ from laco.corpora import Windows
 from laco.evaluations import WhatIf
 from laco.merging import can_merge, default_parameters, merge_groups
 from laco.models import LoadedModel
+from laco.streamed import require_whole
 
 
 def what_if(lm: LoadedModel, spec: WhatIf, windows: Windows, context: Context) -> dict[str, Any]:
@@ -23,6 +24,8 @@ def what_if(lm: LoadedModel, spec: WhatIf, windows: Windows, context: Context) -
     `cosine[i][j]` and `kl[i][j]` are of `lengths[i]` layers from `starts[j]` on, or None where the
     span would reach past the end or its layers cannot merge. KL is in nats per token.
     """
+    if spec.merge != "drop":
+        require_whole(lm, f"A map of merged layers ({spec.merge})", "let it drop them")
     started = time.perf_counter()
     trials = Trials(lm, windows, ("cosine", "kl"))
     layers = len(lm.layers)

@@ -11,12 +11,16 @@ use it to put a small function where the engine is. Such a run gets the device "
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import importlib
 import os
+import platform
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -36,6 +40,7 @@ from laco.devices import free_memory
 from laco.disk import read_json, write_json
 from laco.errors import Cancelled, JobError, LacoError
 from laco.evaluations import Request
+from laco.places.place import PLACE
 from laco.queue import LOCK, own_identity
 from laco.recipe import complaints
 from laco.store import RunStore
@@ -43,6 +48,7 @@ from laco.store import RunStore
 Engine = Callable[[Request, RunStore, Context], dict[str, Any]]
 
 _REPORT_SECONDS = 0.5
+_ALIVE_SECONDS = 5.0  # between two reports at most; see places/watch.py
 _LOG_SECONDS = 5.0
 _LOCK_TRIES, _LOCK_SECONDS = 20, 0.1  # a scheduler that looks has the lock for a moment
 SURPLUS = 75  # exit status of a worker whose job is another's
@@ -66,7 +72,8 @@ def carry_out(
     reporter.start()
     try:
         request = _request(folder / "job.json")
-        store = RunStore(folder.parent.parent)
+        about = read_json(folder / "about.json") or {}
+        store = RunStore(folder.parent.parent, about.get("owner", ""), _own_index())
         cancelled = (folder / "cancel").exists
         context = Context(device, reporter.progress, cancelled, reporter.publish)
         result = engine(request, store, context)
@@ -89,6 +96,8 @@ def carry_out(
 
 class Reporter:
     """Writes progress to status.json at most twice a second, from a thread of its own.
+
+    Without news it says every few seconds that it is alive, for whoever cannot see the process.
 
     What there is of a result so far goes to live.json by the same thread.
     """
@@ -138,7 +147,7 @@ class Reporter:
 
     def _report(self) -> None:
         while not self._over.is_set():
-            self._news.wait()
+            self._news.wait(_ALIVE_SECONDS)
             self._news.clear()
             self._write_live()
             try:
@@ -179,6 +188,7 @@ class Reporter:
             "error": error,
             "pid": pid,
             "pid_created": pid_created,
+            "host": platform.node(),
             "memory": self._process.memory_info().rss,
             "memory_free": free_memory(),
             "memory_total": psutil.virtual_memory().total,
@@ -189,6 +199,19 @@ class Reporter:
     def _say(self, words: str) -> None:
         self._log.write(f"{time.strftime('%H:%M:%S')} {words}\n")
         self._log.flush()
+
+
+def _own_index() -> Path | None:
+    """Where the index lies for a worker on another machine than the store's; None on that.
+
+    SQLite's index cannot be shared between machines. What this worker saves lies in files that
+    they share, and the scheduler puts it into the store's index at the end (`upkeep.adopt`).
+    """
+    if PLACE not in os.environ:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="laco-index-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _request(path: Path) -> Request:

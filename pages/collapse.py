@@ -19,7 +19,7 @@ st.markdown(
 )
 card = card_or_stop()
 layers = card["layers"]
-st.caption(f"{code(chosen.address)}, {layers} layers, counted from 0.")
+st.markdown(f"{code(chosen.address)}, {layers} layers, counted from 0.")
 progress.last_sent()
 by_hand, by_search, what_if, finished_plans = st.tabs(
     ["By hand", "By search", "What-if map", "Plans"], key="tab", bind="query-params"
@@ -32,8 +32,8 @@ with by_hand:
     if way == ways[0]:
         slider, button = st.columns([3, 1], vertical_alignment="bottom")
         with slider:
-            middle = (layers // 2, layers // 2 + 2)
-            span = range_slider("Range, from depth to depth", layers, "pick", middle)
+            first = [*plans.written_spans(), (layers // 2, layers // 2 + 2)][0]
+            span = range_slider("Range, from depth to depth", layers, "pick", first)
         button.button("Add this range", on_click=plans.add_span, args=(span,), width="stretch")
         st.caption(spoken(span))
         step = spec_form(Merge, "merge")

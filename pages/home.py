@@ -3,10 +3,10 @@
 import streamlit as st
 
 from laco.demo import demo_requests
-from laco.ui import progress
+from laco.ui import progress, similar
 from laco.ui.frame import begin
 from laco.ui.person import start_button
-from laco.ui.session import runner, send, store
+from laco.ui.session import UNTOUCHED, runner, send, store
 from laco.ui.tables import runs_table
 
 begin("laco")
@@ -15,6 +15,11 @@ st.markdown(
     "those that you choose by eye or by search, prunes what stays, and brings each layer back to "
     "what the original's gave. Then it measures what that cost, beside the original."
 )
+
+runs = store().with_metrics(store().runs(metrics=False)[:10])
+if not runs:
+    st.header("A first look: the layers of the bundled model", anchor=False)
+    similar.first_look(UNTOUCHED)
 
 start, explore, compare = st.columns(3)
 with start.container(border=True, height="stretch"):
@@ -36,12 +41,11 @@ with compare.container(border=True, height="stretch"):
     st.page_link("pages/compare.py", label="Compare runs", icon=":material/balance:")
 
 if runner().active():
-    st.subheader("Running")
+    st.header("Running", anchor=False)
 progress.running()
 
-st.subheader("Recent runs")
-runs = store().with_metrics(store().runs(metrics=False)[:10])
 if runs:
+    st.header("Recent runs", anchor=False)
     st.dataframe(runs_table(runs), hide_index=True, width="stretch")
 else:
     st.info("No runs yet. Run the demo, or choose a model and collapse some of its layers.")

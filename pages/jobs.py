@@ -47,19 +47,19 @@ def draw() -> None:
         "Job", ids, index=at_work[0] if at_work else 0, key="job", bind="query-params"
     )
     status = statuses[chosen]
-    st.subheader(plain(status.label or status.id), anchor=False)
-    progress.bars([status])
+    st.header(plain(status.label or status.id), anchor=False)
     if status.state == "failed":
         progress.show_failure(status)
+    else:
+        progress.bars([status])
     cancel, retry, _ = st.columns([1, 1, 4])
     try:
-        if start_button(
-            "Cancel", cancel, disabled=status.state not in progress.ACTIVE, width="stretch"
-        ):
+        over = status.state not in progress.ACTIVE
+        if start_button("Cancel", cancel, over, sends=False, width="stretch"):
             jobs.cancel(status.id)
             st.rerun()
         ended = status.state in ("failed", "cancelled")
-        if start_button("Retry", retry, disabled=not ended, width="stretch"):
+        if start_button("Retry", retry, not ended, sends=False, width="stretch"):
             jobs.retry(status.id)
             st.rerun()
     except LacoError as error:

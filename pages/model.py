@@ -48,9 +48,11 @@ with st.form("model"):
             choose(address, dtype, trust)
         except LacoError as error:
             st.error(plain(str(error)))
+        else:
+            st.rerun()  # what stands beside the page names the model, too
 
 chosen = session()
-st.subheader(plain(chosen.address), anchor=False)
+st.header(plain(chosen.address), anchor=False)
 try:
     cards.show(card_of(chosen.recipe))
     if chosen.recipe.steps:

@@ -18,7 +18,7 @@ st.markdown(
     "(structured) save bytes and time everywhere. Compensation brings quality back in both cases."
 )
 card = card_or_stop()
-st.caption(f"{code(chosen.address)}, {card['layers']} layers, counted from 0.")
+st.markdown(f"{code(chosen.address)}, {card['layers']} layers, counted from 0.")
 walks.watch()
 set_up, results = st.tabs(["Set up", "Results"], key="tab", bind="query-params")
 

@@ -1,7 +1,8 @@
 """Stands where the engine is, in the tests of the queue: what it does is in the model's path.
 
 Each run leaves a line in `runs.txt` in its job's folder. A path is a word and numbers: `sleep:5`
-works for 5 seconds and looks at the wish to cancel, `stubborn:5` does not look, `die:1` kills its
+works for 5 seconds and looks at the wish to cancel, `stubborn:5` does not look and ignores SIGTERM,
+`deaf:5` does not look, `die:1` kills its
 own process in its first attempt, `child` starts a process that outlives it and dies, `fail` and
 `bug` raise.
 """
@@ -31,6 +32,9 @@ def run(request, store, context):
     elif word == "stubborn":
         context.step(0.5, "hears nothing")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(float(number))
+    elif word == "deaf":
+        context.step(0.5, "hears nothing")
         time.sleep(float(number))
     elif word == "die":
         print("last words", flush=True)

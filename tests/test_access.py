@@ -131,6 +131,13 @@ def test_whoever_sits_at_the_machine_may_stop_any_job(store: RunStore):
         Waiting(store, who=RUNNER).cancel(own)
 
 
+def test_admin_of_the_settings_may_stop_any_job(store: RunStore):
+    known = write(store, '[people]\n"anna@example.org" = "admin"')
+    mine = Waiting(store, who=RUNNER).submit(REQUEST)
+    Waiting(store, who=access.person(known, "anna@example.org")).cancel(mine)
+    assert Waiting(store).status(mine).state == "cancelled"
+
+
 # --- paths ---------------------------------------------------------------------------------------
 
 

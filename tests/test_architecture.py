@@ -18,6 +18,7 @@ HEAVY = {"torch", "transformers", "datasets", "lm_eval", "accelerate"}
 DESCRIBING = [
     "errors",
     "context",
+    "ranks",
     "spec",
     "steps",
     "recipe",
@@ -31,15 +32,20 @@ DESCRIBING = [
     "columns",
     "commands",
     "report",
+    "drawing",
     "presets",
     "prompts",
     "continued",
     "demo",
+    "sweep",
 ]
 KEEPING = [
     *("store", "listing", "index", "audit", "upkeep", "disk", "jobs", "queue", "schedule", "card"),
     *("expected", "machine", "capabilities", "ahead", "rhythms"),
-    *("locks", "causes", "devices", "room", "access", "warm"),
+    *("annotations", "removal", "lineage", "story", "chapters"),
+    *("sweeps", "share", "sharing"),
+    *("locks", "causes", "devices", "room", "access", "warm", "places", "programs"),
+    "shipped",
 ]
 METHODS = [
     "layers",
@@ -48,6 +54,7 @@ METHODS = [
     "head",
     "measures",
     "similarity",
+    "changes",
     "candidates",
     "ranking",
     "collapse",
@@ -76,13 +83,21 @@ METHODS = [
     "compensate",
     "restack",
     "rework",
+    "streamed",
+    "parallel",
     "adapters",
     "finetune",
     "evaluate",
     "writing",
     "export",
 ]
-NAMES_DEVICES = {"laco/models.py", "laco/memory.py", "laco/schedule.py", "laco/worker.py"}
+NAMES_DEVICES = {
+    "laco/models.py",
+    "laco/memory.py",
+    "laco/schedule.py",
+    "laco/worker.py",
+    "laco/ranks.py",
+}
 
 
 def sources() -> list[Path]:
@@ -198,7 +213,8 @@ def test_imports_form_no_circle():
 
 def test_every_module_of_laco_is_in_the_table_of_its_kind():
     top = {path.stem for path in (ROOT / "laco").iterdir() if path.suffix == ".py" or path.is_dir()}
-    known = {*DESCRIBING, *KEEPING, *METHODS, "engine", "worker", "warmed", "cli", "ui", "evaluate"}
+    working = ("engine", "analyses", "worker", "warmed", "cli", "ui", "evaluate")
+    known = {*DESCRIBING, *KEEPING, *METHODS, *working}
     assert top - {"__init__", "__main__", "__pycache__"} == known
 
 
@@ -249,7 +265,18 @@ def test_packages_are_all_installed():
     assert set(re.findall(r'"([\w.]+)"', listed[1])) == packages
 
 
-FOLDERS = ("pages/", "laco/", "steps/", "prune/", "evaluate/", "export/", "cli/", "ui/")
+FOLDERS = (
+    "pages/",
+    "laco/",
+    "shipped/",
+    "places/",
+    "steps/",
+    "prune/",
+    "evaluate/",
+    "export/",
+    "cli/",
+    "ui/",
+)
 
 
 def readme_tree() -> set[str]:

@@ -223,7 +223,7 @@ def test_jobs_of_a_new_store_are_none(laco: Laco):
         (("run", "nothing.json"), "There is no recipe file nothing.json"),
         (("run", "shortgpt"), "shortgpt names no model"),
         (("run", "sleb", "--model", "a/b", "--set", "steps.0.spam=1"), "spam: there is no such"),
-        (("submit", "sleb", "--model", "a/b", "--on", "slurm"), "--on slurm"),
+        (("submit", "sleb", "--model", "a/b", "--on", "moon"), "moon is no place"),
         (("similarity", "a/b", "--measure", "taste"), "--measure taste: choose one of cosine"),
         (("similarity", "a/b", "--out", "map.png"), "--out map.png: end the name in .json"),
         (("similarity", "a/b", "--windows", "0"), "windows: .*greater than or equal to 1"),

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from laco import Compensate, Divergence, ModelRef, Perplexity, Recipe, Request, devices, room
+from laco import (
+    Collapse,
+    Compensate,
+    Divergence,
+    ModelRef,
+    Perplexity,
+    Recipe,
+    Request,
+    card,
+    devices,
+    room,
+)
 from laco.devices import Device, choose, slots
 from laco.errors import JobError, LacoError
 from laco.jobs import LocalRunner
@@ -123,6 +134,26 @@ def test_memory_is_told_from_the_recipe_and_the_headers(tmp_path: Path, runner: 
         room.expected_peak(request("org/not-here", evaluations=(Perplexity(),)), runner.store)
         is None
     )
+
+
+def test_a_model_that_no_device_can_hold_is_read_layer_by_layer(
+    tmp_path: Path, runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
+):
+    model = str(tiny.save(tiny.redundant(), tmp_path / "tiny"))
+    known = card.inspect(ModelRef(path=model), tmp_path)
+    large = {**known, "layers": 80, "layer_parameters": [10**9] * 80, "parameters": 80 * 10**9}
+    monkeypatch.setattr(card, "inspect", lambda *_: large)
+
+    def peak(work: Perplexity | Collapse) -> int:
+        steps, asked = ((work,), ()) if isinstance(work, Collapse) else ((), (work,))
+        recipe = Recipe(model=ModelRef(path=model), steps=steps)
+        return room.expected_peak(Request(recipe=recipe, evaluations=asked), runner.store) or 0
+
+    total = devices.about("cpu").memory_total
+    assert total is not None
+    assert peak(Perplexity()) < 20e9
+    assert peak(Collapse(order="influence", target_layers=70, merge="rdsc")) < 20e9
+    assert peak(Collapse(merge="rdsc")) > total, "a search that merges holds the model"
 
 
 def test_a_job_that_no_device_can_hold_is_refused_with_the_numbers(

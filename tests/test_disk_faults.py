@@ -27,7 +27,7 @@ from unittest.mock import patch
 import pytest
 from faults import BROKEN, COUNT, FULL, READ_ONLY, STOP, STOPPED, Connection, Disk
 
-from laco import Drop, Footprint, Metric, ModelRef, Perplexity, Recipe, Request, WhatIf
+from laco import Drop, Footprint, Metric, ModelRef, Perplexity, Recipe, Request, WhatIf, annotations
 from laco.disk import write_json
 from laco.errors import LacoError, StoreError
 from laco.index import MIGRATIONS
@@ -111,6 +111,13 @@ def forgotten(folder: Path) -> None:
     index.close()
 
 
+def over(folder: Path) -> None:
+    """No job uses a run any more."""
+    with sqlite3.connect(folder / "runs.sqlite") as index:
+        index.execute("UPDATE jobs SET state = 'failed'")
+    index.close()
+
+
 def report(store: RunStore, state: str, durable: bool) -> None:
     row = job(store, "running")
     path = Queue(store).folder / row["id"] / "status.json"
@@ -143,7 +150,9 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "replace metrics": (lambda store: store.add_metrics(ONE.key, Perplexity(), [BETTER]), None),
     "add an analysis": (lambda store: store.add_analysis(MODEL.key, WhatIf(), {"kl": []}), None),
-    "remove a run": (lambda store: store.remove(MODEL.key), None),
+    "remove a run": (lambda store: store.remove(MODEL.key), over),
+    "remove a branch": (lambda store: store.remove(ONE.key, MODEL.key), over),
+    "annotate": (lambda store: annotations.annotate(store, ONE.key, name="x"), None),
     "prune": (lambda store: store.prune(), spoil),
     "rebuild": (lambda store: store.rebuild(), forgotten),
     "queue a job": (lambda store: Queue(store).add(Request(recipe=TWO), describe(TWO)), None),

@@ -41,6 +41,10 @@ SHAPES = {
         "jobs": "id label request cwd state created claimed started ended attempt slot pid"
         " pid_created cancelled fraction message error device memory owner"
     },
+    "m005_places": {
+        "jobs": "id label request cwd state created claimed started ended attempt slot pid"
+        " pid_created cancelled fraction message error device memory owner place handle"
+    },
 }
 NAMES = [migration.__name__ for migration in MIGRATIONS]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from laco import engine, models
+from laco import engine, models, parallel
 from laco.context import Context
 from laco.disk import write_json
 from laco.errors import LacoError, NumericalError, RecipeError, StoreError
@@ -180,7 +180,7 @@ def test_an_evaluation_that_gives_nothing_is_an_error(
     sound: ModelRef, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(
-        engine.evaluate.__globals__["EVALUATORS"], Footprint, lambda *_: Outcome(())
+        parallel.evaluate.__globals__["EVALUATORS"], Footprint, lambda *_: Outcome(())
     )
     with pytest.raises(RecipeError, match="footprint gave no number"):
         engine.run(

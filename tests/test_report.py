@@ -98,6 +98,13 @@ def test_difference_within_the_error_is_the_same():
     assert table([first, far])[1].verdict == "worse"
 
 
+def test_a_change_that_is_told_as_none_is_not_judged():
+    first = replace(ORIGINAL, metrics=(Metric("bytes", 538_100_000, "B", "lower"),))
+    for size, verdict in ((538_101_000, "same"), (538_900_000, "worse"), (537_000_000, "better")):
+        other = replace(SMALLER, metrics=(Metric("bytes", size, "B", "lower"),))
+        assert table([first, other])[1].verdict == verdict
+
+
 def test_unlike_settings_are_badged_and_not_judged():
     other = replace(SMALLER, metrics=(perplexity(25.0, window=512),))
     row = table([ORIGINAL, other])[-1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laco import engine, models
+from laco import annotations, engine, models
 from laco.context import Context
 from laco.evaluations import Export, Footprint, Request
 from laco.jobs import InlineRunner
@@ -25,7 +25,7 @@ RUNS_CODE = {"pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "subprocess.getoutput"}
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER)\b")
 OURS = {  # what is put into statements: names of tables and columns, and places for values
-    *("_LIVE", "column", "table", "assignments", "condition", "names", "places"),
+    *("_HERE", "_LIVE", "LIVE", "column", "table", "assignments", "condition", "names", "places"),
     "', '.join('?' * len(some))",
 }
 
@@ -98,5 +98,7 @@ def test_token_is_in_no_result_export_or_log(tmp_path: Path, monkeypatch: pytest
     job = runner.submit(request, anyway=True)
     assert runner.status(job).state == "done", runner.log(job)
     assert (tmp_path / "export" / "config.json").is_file()
+    said = annotations.read(store, request.recipe.key)
+    assert [one.folder for one in said.exports] == [str(tmp_path / "export")]
     assert holding(tmp_path, ref.revision.encode()), "files are no longer searched"
     assert holding(tmp_path, TOKEN.encode()) == []

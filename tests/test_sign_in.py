@@ -27,11 +27,13 @@ from laco.jobs import LocalRunner
 from laco.recipe import Drop, ModelRef, Recipe
 from laco.store import RunStore
 from tests import oidc
+from tests.browsing import CHROMIUM, PATIENCE, ROOT, wait_until_up
 from tests.pages import prepared
-from tests.test_browser import CHROMIUM, PATIENCE, QUIET, ROOT, _wait_until_up, playwright
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Dialog, Page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 SCRIPT = "<img src=x onerror=\"document.title='ran'\"><script>document.title='ran'</script>"
 PICTURE = "![x](http://evil.example/x.png) [y](javascript:alert(1)) :red[z]"
@@ -116,19 +118,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 stderr=out,
             )
         try:
-            _wait_until_up(f"http://127.0.0.1:{port}/_stcore/health")
+            wait_until_up(f"http://127.0.0.1:{port}/_stcore/health")
             yield Server(f"http://127.0.0.1:{port}", log, store, provider)
         finally:
             process.terminate()
             process.wait(timeout=20)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with playwright.sync_playwright() as tool:
-        started = tool.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield started
-        started.close()
 
 
 @pytest.fixture

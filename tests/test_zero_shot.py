@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tiny
 
-from laco import engine
+from laco import engine, parallel
 from laco.context import Context
 from laco.errors import CalibrationError, Cancelled, LacoError, NumericalError, RecipeError
 from laco.evaluate import harness
@@ -345,7 +345,7 @@ def test_results_are_kept_with_every_answer(
     def never(*_args: Any) -> Outcome:
         raise AssertionError("asked again")
 
-    monkeypatch.setattr(engine, "evaluate", never)
+    monkeypatch.setattr(parallel, "evaluate", never)
     assert engine.run(request, store, Context())["metrics"] == first["metrics"]
     assert store.answers("k1-0") is None
     assert store.answers("../runs") is None

@@ -24,6 +24,7 @@ from laco.store import RunStore
 
 STORE = Path(__file__).parents[2] / "cache"
 RATES = (5e-4, 1e-3)  # LoRA's; the better one counts
+BETTER = RATES[1]  # of them, in `compensation.py` and `collapse_compensation.py`
 EPOCHS = 3  # LoRA's; the best one counts
 LENGTH = 256
 MEGABYTE = 1 << 20

@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from laco.cli import jobs, look, results, trial, work
+from laco.cli import jobs, look, results, shares, sweeping, trial, work
 from laco.cli.terminal import speak
 
 HELP = """Compress language models by layers.
@@ -41,7 +41,10 @@ COMMANDS = (
     results.compare,
     results.runs,
     results.show,
+    results.annotate,
     results.diff,
+    sweeping.sweep,
+    sweeping.sweeps,
     jobs.submit,
     jobs.jobs,
     jobs.logs,
@@ -61,6 +64,8 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+for command in (shares.push, shares.pull):
+    results.upkeep.command()(command)
 app.add_typer(results.upkeep, name="store")
 
 

@@ -6,7 +6,6 @@ no method. Next: `cli/__init__.py`, which uses it, and `recipe.py`, which says w
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from laco.evaluations import (
 from laco.presets import FOLDER, presets
 from laco.reading import Malformed, is_there, json_of, parsed, short, whole_path
 from laco.recipe import Recipe, complaints, parse_recipe
+from laco.sweep import Sweep, parse_sweep, with_value
 from laco.tasks import BUNDLED, expand
 
 EVALUATIONS = {
@@ -42,7 +42,6 @@ EVALUATIONS = {
 CHOICES = "perplexity:CORPUS, kl:CORPUS, zero-shot:TASK,TASK, footprint, latency, degeneration"
 KEY = "k1-"  # how every key begins
 KEY_FORM = re.compile(r"k1-[0-9a-f]{0,64}")
-MOST_WAY = 20  # names in a field's place
 
 
 class Results(Protocol):
@@ -190,6 +189,36 @@ def read_recipe(
     return recipe
 
 
+def read_sweep(
+    source: str, store: Results, model: str | None = None, evaluations: Sequence[str] = ()
+) -> Sweep:
+    """A sweep from its JSON file, with a model and evaluations given besides.
+
+    Its recipe may be a preset's name, or another file's. Places of fields are those of the recipe
+    as it is written, also where it starts from a result.
+    """
+    document = _read_object(source, "The sweep's file")
+    recipe = document.get("recipe")
+    recipe = _read_document(recipe) if isinstance(recipe, str) else recipe
+    if not isinstance(recipe, dict):
+        raise RecipeError(f"The sweep's file {short(source)} has no `recipe` with steps.")
+    if model is not None:
+        recipe["model"] = {"path": find_key(model, store) if model.startswith(KEY) else model}
+    if "model" not in recipe:
+        raise RecipeError(f"{short(source)} names no model; give one with --model.")
+    place = recipe["model"]
+    if isinstance(place, dict) and isinstance(path := place.get("path"), str):
+        place["path"] = whole_path(path)
+    if evaluations:
+        document["evaluations"] = [one for text in evaluations for one in read_evaluations(text)]
+    given: Any = document.get("vary")
+    vary: dict[str, Any] = given if isinstance(given, dict) else {}
+    for field, values in vary.items():
+        if field.endswith(".source") and isinstance(values, list):
+            vary[field] = [read_source(one) if isinstance(one, str) else one for one in values]
+    return parse_sweep(_with_whole_sources({**document, "recipe": recipe}))
+
+
 def override(document: Any, change: str) -> Any:
     """The document with one field changed, `path=value`; numbers in a path count list items."""
     path, sign, text = change.partition("=")
@@ -197,19 +226,10 @@ def override(document: Any, change: str) -> Any:
         raise RecipeError(
             f"--set {short(change)}: write path=value, such as steps.0.threshold=0.7."
         )
-    changed = json.loads(json.dumps(document))
-    *way, last = path.split(".")
-    if len(way) > MOST_WAY:
-        raise RecipeError(f"--set {short(path)}: no field lies so deep in a recipe.")
-    place = changed
-    for part in way:
-        place = place.setdefault(part, {}) if isinstance(place, dict) else _item(place, part, path)
-    if isinstance(place, dict):
-        place[last] = _value(text)
-    else:
-        _item(place, last, path)
-        place[int(last)] = _value(text)
-    return changed
+    try:
+        return with_value(document, path, _value(text))
+    except RecipeError as error:
+        raise RecipeError(f"--set {error}") from None
 
 
 def _with_whole_sources(value: Any) -> Any:
@@ -224,16 +244,6 @@ def _with_whole_sources(value: Any) -> Any:
         else _with_whole_sources(item)
         for name, item in value.items()
     }
-
-
-def _item(place: Any, part: str, path: str) -> Any:
-    if not isinstance(place, list):
-        raise RecipeError(f"--set {short(path)}: {short(part)} lies inside a plain value.")
-    if not re.fullmatch(r"[0-9]{1,9}", part) or int(part) >= len(place):
-        raise RecipeError(
-            f"--set {short(path)}: there is no item {short(part)}; there are {len(place)}."
-        )
-    return place[int(part)]
 
 
 def _value(text: str) -> Any:
@@ -252,12 +262,19 @@ def _read_document(source: str) -> dict[str, Any]:
             f"There is no recipe file {short(source)}, and no preset of that name; "
             f"the presets are {', '.join(presets())}."
         )
-    try:
-        found = json_of(path)
-    except Malformed as error:
-        raise RecipeError(f"The recipe file {short(source)} cannot be read: it {error}.") from None
-    if not isinstance(found, dict):
-        raise RecipeError(f"The recipe file {short(source)} holds no JSON object.")
+    found = _read_object(str(path), "The recipe file")
     if "model" not in found and {"name", "title", "note"} <= set(found):
         return {"steps": found.get("steps", [])}  # a preset's file
+    return found
+
+
+def _read_object(source: str, what: str) -> dict[str, Any]:
+    if not is_there(source):
+        raise RecipeError(f"{what} {short(source)} is not there.")
+    try:
+        found = json_of(Path(source))
+    except Malformed as error:
+        raise RecipeError(f"{what} {short(source)} cannot be read: it {error}.") from None
+    if not isinstance(found, dict):
+        raise RecipeError(f"{what} {short(source)} holds no JSON object.")
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laco.cli.options import CACHE, Job, Json, Store, Wanted, grouped
+from laco.cli.options import CACHE, Job, Json, On, Store, Wanted, grouped
 from laco.cli.terminal import answer, columns, note, when
 from laco.cli.work import opened, read_request
 
@@ -23,7 +23,7 @@ PAGES = Path(__file__).parent.parent.parent / "app.py"
 @grouped
 def submit(
     wanted: Wanted,
-    on: Annotated[str, typer.Option(help="Where the job runs; only local so far.")] = "local",
+    on: On = "local",
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Start it without asking whether memory is free.")
     ] = False,
@@ -31,15 +31,12 @@ def submit(
     store: Store = CACHE,
 ) -> None:
     """Put a recipe into the queue; it goes on when this terminal closes."""
-    from laco.errors import RecipeError
     from laco.report import describe
 
-    if on != "local":
-        raise RecipeError(f"--on {on}: jobs run on this machine; choose local.")
     runs = opened(store)
     request = read_request(wanted, runs)
     runner = _runner(store)
-    job = runner.submit(request, label=describe(request.recipe), anyway=anyway)
+    job = runner.submit(request, label=describe(request.recipe), anyway=anyway, on=on)
     answer(_document(runner.status(job)), job, as_json)
 
 
@@ -52,6 +49,7 @@ def jobs(as_json: Json = False, store: Store = CACHE) -> None:
             status.state,
             f"{100 * status.fraction:.0f} %",
             f"attempt {status.attempt} of {status.attempts}" if status.attempt else "–",
+            status.place,
             status.device or "–",
             when(status.created),
             status.label,
@@ -97,8 +95,8 @@ def devices(
     as_json: Json = False,
     store: Store = CACHE,
 ) -> None:
-    """List the devices and their memory, or choose those that take jobs."""
-    from laco import devices
+    """List the devices and other places for jobs, or choose the devices that take jobs."""
+    from laco import devices, places
 
     runner = _runner(store)
     if names:
@@ -108,7 +106,9 @@ def devices(
         {
             **asdict(devices.about(name)),
             "jobs": slots.count(name),
-            "at_work": [s.id for s in runner.active() if s.device == name],
+            "at_work": [
+                s.id for s in runner.active() if (s.place, s.device) == (places.LOCAL, name)
+            ],
         }
         for name in dict.fromkeys([*devices.devices_here(), *slots])
     ]
@@ -122,6 +122,12 @@ def devices(
         ]
         for place in found
     ]
+    for name in places.configured(runner.store.folder)[1:]:
+        says = places.tried(runner.store.folder, name)[1]
+        at_work = [s.id for s in runner.active() if s.place == name]
+        nothing = dict.fromkeys(("memory_total", "memory_free", "jobs"))
+        found.append({"name": name, "label": says, **nothing, "at_work": at_work})
+        lines.append([name, says, "–", "takes jobs by --on", " ".join(at_work) or "–"])
     answer(found, columns(lines), as_json)
 
 
@@ -194,6 +200,7 @@ def _document(status: JobStatus) -> dict[str, Any]:
         "error",
         "attempt",
         "attempts",
+        "place",
         "device",
         "memory",
         "result",

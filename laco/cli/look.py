@@ -22,11 +22,13 @@ def doctor(as_json: Json = False, store: Store = CACHE) -> None:
     found = examine(store)
     lines = [[name, found[name]] for name in ("python", "torch", "transformers", "device")]
     lines += [["devices", ", ".join(device["name"] for device in found["devices"])]]
+    lines += [[name, says] for name, says in found["places"].items()]
     lines += [["speed", f"{found['speed']['forward']['768'] / 1e9:.0f} GFLOP/s (layer 768 wide)"]]
     lines += [["model hub", "can be reached" if found["hub"] else "cannot be reached"]]
     lines += [["offline bundle", "installed" if found["offline_bundle"] else "not installed"]]
     problems = [f"Problem: {problem}" for problem in found["problems"]] or ["No problems."]
-    answer(found, "\n".join([columns(lines), *problems]), as_json)
+    missing = [f"Missing: {lack}" for lack in found["missing"]]
+    answer(found, "\n".join([columns(lines), *problems, *missing]), as_json)
 
 
 @grouped

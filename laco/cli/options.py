@@ -35,8 +35,19 @@ Start = Annotated[
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or float16; unset: as the checkpoint says.")
 ]
+On = Annotated[
+    str,
+    typer.Option(
+        metavar="PLACE",
+        help="Where jobs run: local, ray:http://host:8265, slurm; ray: the cluster of Settings.",
+    ),
+]
 Device = Annotated[
-    str | None, typer.Option(help="Where to work, as `laco doctor` lists it; unset: the best.")
+    str | None,
+    typer.Option(
+        help="Where to work, as `laco doctor` lists it; unset: the best. Several, with commas "
+        "between, share what goes over text."
+    ),
 ]
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")

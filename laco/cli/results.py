@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from laco.cli.options import CACHE, Json, Key, Store
 from laco.cli.terminal import answer, columns, note, when, write_file
 from laco.cli.work import opened
+
+if TYPE_CHECKING:
+    from laco.lineage import Node
 
 upkeep = typer.Typer(
     help="Check and tidy the folder of results.",
@@ -35,6 +38,7 @@ def compare(
     """Set the metrics of results side by side, with their deltas."""
     from laco.cli.arguments import find_key
     from laco.report import render, table
+    from laco.story import stories
 
     found = opened(store)
     by_key = {run.key: run for run in found.runs()}
@@ -43,43 +47,71 @@ def compare(
     if base is not None and base not in chosen:
         chosen.insert(0, base)
     rows = table(chosen, base, found.answers)
-    text = render(rows, form, chosen)
+    text = render(rows, form, chosen, lambda: stories(found, chosen))
     if out is not None:
         write_file(out, text + "\n")
         note(f"Written to {out}.")
     answer([row.document() for row in rows], "" if out else text, as_json)
 
 
-def runs(as_json: Json = False, store: Store = CACHE) -> None:
+def runs(
+    as_tree: Annotated[
+        bool, typer.Option("--tree", help="Each result below the one that it was made from.")
+    ] = False,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Those too that were put away.")
+    ] = False,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
     """List the results, newest first."""
+    from laco import annotations, lineage
     from laco.report import format_value
 
-    found = opened(store).runs()
+    opened_store = opened(store)
+    said = annotations.read_all(opened_store)
+    newest_first = opened_store.runs()
+    nodes = lineage.tree(newest_first, said, archived)
+    if not as_tree:
+        places = {run.key: place for place, run in enumerate(newest_first)}
+        nodes.sort(key=lambda node: places[node.run.key])
     documents = [
         {
-            "key": run.key,
-            "label": run.label,
-            "created": run.created,
-            "path": run.path and str(run.path),
-            "metrics": [metric.document() for metric in run.metrics],
+            "key": node.run.key,
+            "label": node.run.label,
+            "created": node.run.created,
+            "path": node.run.path and str(node.run.path),
+            "metrics": [metric.document() for metric in node.run.metrics],
+            "parent": node.parent,
+            "depth": node.depth,
+            **node.said.model_dump(mode="json"),
         }
-        for run in found
+        for node in nodes
     ]
     lines = [
         [
-            run.key[:11],
-            when(run.created),
-            run.label,
-            ", ".join(f"{m.name} {format_value(m.value, m.unit)}" for m in run.metrics[:3]),
+            node.run.key[:11],
+            when(node.run.created),
+            _title(node, as_tree),
+            ", ".join(f"{m.name} {format_value(m.value, m.unit)}" for m in node.run.metrics[:3]),
         ]
-        for run in found
+        for node in nodes
     ]
     text = columns(lines) if lines else "There are no results yet; `laco demo` makes some."
     answer(documents, text, as_json)
 
 
+def _title(node: Node, as_tree: bool) -> str:
+    """What a result is called: in a tree by its last steps, shifted to the right."""
+    shift = "   " * (node.depth - 1) + "└─ " if as_tree and node.depth else ""
+    name = node.label if as_tree else node.said.name or node.run.label
+    tags = "".join(f" #{tag}" for tag in node.said.tags)
+    return f"{shift}{name}{tags}{' (archived)' if node.said.archived else ''}"
+
+
 def show(key: Key, as_json: Json = False, store: Store = CACHE) -> None:
-    """Show one result: its recipe, what each step did, and what was measured."""
+    """Show one result: its recipe, what each step did, what was measured, what people say of it."""
+    from laco import annotations
     from laco.cli.arguments import find_key
     from laco.errors import StoreError
     from laco.report import describe, format_value
@@ -101,8 +133,15 @@ def show(key: Key, as_json: Json = False, store: Store = CACHE) -> None:
             {**analysis.model_dump(mode="json"), "created": created}
             for analysis, created in found.analyses(full)
         ],
+        "owner": annotations.owner_of(found, full),
+        **annotations.read(found, full).model_dump(mode="json"),
     }
     lines = [["key", full], ["what", describe(artifact.recipe)], ["made", when(artifact.created)]]
+    lines += [[name, document[name]] for name in ("owner", "name") if document[name]]
+    lines += [["note", " ".join(document["note"].split())]] if document["note"] else []
+    lines += [["tags", ", ".join(document["tags"])]] if document["tags"] else []
+    lines += [["archived", "yes"]] if document["archived"] else []
+    lines += [["exported to", export["folder"]] for export in document["exports"]]
     lines.append(["folder", str(artifact.path or "–")])
     lines += [[step["kind"], f"{step['seconds']:.1f} s"] for step in artifact.steps]
     lines += [[metric.name, format_value(metric.value, metric.unit)] for metric in metrics]
@@ -121,6 +160,41 @@ def diff(left: Key, right: Key, as_json: Json = False, store: Store = CACHE) -> 
     lines = [[d.path, d.left, d.right] for d in differences]
     text = columns(lines, ("field", left, right)) if lines else "The recipes are the same."
     answer([asdict(difference) for difference in differences], text, as_json)
+
+
+def annotate(
+    key: Key,
+    name: Annotated[str | None, typer.Option(help="What to call it; empty: by its steps.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note; empty: none.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Add a tag; repeatable.")
+    ] = None,
+    untag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Take a tag off; repeatable.")
+    ] = None,
+    archived: Annotated[
+        bool | None,
+        typer.Option(
+            "--archive/--restore", help="Put it away, so that lists leave it out, or back."
+        ),
+    ] = None,
+    as_json: Json = False,
+    store: Store = CACHE,
+) -> None:
+    """Say something of a result: a name, a note, tags; or put it away."""
+    from laco import annotations
+    from laco.cli.arguments import find_key
+
+    found = opened(store)
+    full = find_key(key, found)
+    kept = [tag for tag in annotations.read(found, full).tags if tag not in (untag or ())]
+    given = {"name": name, "note": note, "archived": archived, "tags": (*kept, *(tags or ()))}
+    fields = {field: value for field, value in given.items() if value is not None}
+    said = annotations.annotate(found, full, **fields)
+    document = {"key": full, **said.model_dump(mode="json")}
+    told = [["key", full], ["name", said.name or "–"], ["note", said.note or "–"]]
+    told += [["tags", ", ".join(said.tags) or "–"], ["archived", "yes" if said.archived else "no"]]
+    answer(document, columns(told), as_json)
 
 
 @upkeep.command()
@@ -156,12 +230,33 @@ def prune(as_json: Json = False, store: Store = CACHE) -> None:
 @upkeep.command()
 def remove(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Results to remove")],
+    descendants: Annotated[
+        bool, typer.Option("--descendants", help="With all that was made from them.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --descendants.")] = False,
     as_json: Json = False,
     store: Store = CACHE,
 ) -> None:
-    """Remove results, with their models and all that was measured of them."""
+    """Remove results, with their models and all that was measured of them; all or none.
+
+    What was made from them stays, whole, unless you say --descendants: then it is named first, and
+    goes once you agree.
+    """
+    from laco import lineage
+
     found = opened(store)
     full = [found.resolve(key) or key for key in keys]
-    for key in full:
-        found.remove(key)
+    if descendants:
+        runs = found.runs(metrics=False)
+        names = lineage.names(runs, {})
+        more = [below for key in full for below in lineage.descendants(runs, key)]
+        also = [key for key in dict.fromkeys(more) if key not in full]
+        for key in also:
+            note(f"{key[:11]}  {names[key]}")
+        if also and not yes:
+            question = f"Remove these {len(also)} too, made from what you named?"
+            typer.confirm(question, abort=True, err=True)
+        full = [*full, *also]
+    # Those that were made from others first, so that a refusal names what is in use.
+    found.remove(*reversed(full))
     answer({"removed": full}, f"Removed: {', '.join(key[:11] for key in full)}.", as_json)

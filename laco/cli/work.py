@@ -24,6 +24,8 @@ def run(wanted: Wanted, device: Device = None, as_json: Json = False, store: Sto
     request = read_request(wanted, runs)
     note(describe(request.recipe))
     found = carry_out(request, runs, device)
+    if problem := found.get("share", {}).get("problem"):
+        note(problem)
     steps = [
         [step["kind"], "from the store" if step["cached"] else f"{step['seconds']:.1f} s"]
         for step in found["steps"]
@@ -145,7 +147,9 @@ def carry_out(request: Request, runs: RunStore, device: str | None) -> dict[str,
         from laco import engine
         from laco.context import Context
 
-        return engine.run(request, runs, Context(device_here(device), progress, cancelled))
+        first, *more = map(device_here, device.split(",") if device else [None])
+        context = Context(first, progress, cancelled, devices=(first, *more) if more else ())
+        return engine.run(request, runs, context)
 
 
 def device_here(device: str | None) -> str:

@@ -43,13 +43,19 @@ def divergence(
             f"{vocabulary}; compare models of one vocabulary."
         )
     total = torch.zeros(len(text.tokens), dtype=torch.float64)
+    together = max(one.rows(1, spec.window) for one in (lm, before))  # one, where nothing is read
+    ends: list[Tensor] = []  # [windows, seq, hidden] of either model
     for window, start in enumerate(text.scored_from):
         tokens = text.tokens[window : window + 1]  # [1, seq]
-        ours = predictions(
-            lm.layers, final_states(lm.layers, tokens)[0, start - 1 : -1], vocabulary
-        )
-        theirs = predictions(
-            before.layers, final_states(before.layers, tokens)[0, start - 1 : -1], vocabulary
+        place, batch_number = window % together, window // together
+        if batch_number % context.ranks.count != context.ranks.rank:
+            continue
+        if place == 0:
+            batch = text.tokens[window : window + together]
+            ends = [final_states(one.layers, batch) for one in (lm, before)]
+        ours, theirs = (
+            predictions(one.layers, end[place, start - 1 : -1], vocabulary)
+            for one, end in zip((lm, before), ends, strict=True)
         )
         parts = [
             kl(reference.to(scores.device), scores).sum()
@@ -59,6 +65,7 @@ def divergence(
         if not bool(total[window].isfinite()):
             raise not_finite(lm.layers, tokens, f"window {window}")
         context.step((window + 1) / len(total), f"Window {window + 1} of {len(total)}")
+    context.ranks.add(total)
     mean, error = ratio(total, text.scored)
     return Metric(
         name=f"kl[{spec.source}]",

@@ -5,12 +5,18 @@ Knows nothing of text. Next: `__init__.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from safetensors import safe_open
+from torch import Tensor
 
 from laco.evaluate.greedy import Reader, positions, random_tokens
 from laco.evaluations import Metric
 from laco.memory import give_back, peak_memory
+from laco.shards import weight_files
+from laco.streamed import is_whole
 
 if TYPE_CHECKING:
     from laco.context import Context
@@ -21,7 +27,7 @@ FIRST = 8  # tokens of the pass before the one that is measured
 
 
 def footprint(lm: LoadedModel, context: Context, folder: Path | None) -> tuple[Metric, ...]:
-    """Five metrics. Tied weights count once.
+    """Five metrics, four where there is no room for the model. Tied weights count once.
 
     `zeros` is the share of parameters that are exactly zero: they still take their bytes. `bytes`
     is the size of the safetensors files in `folder`, or, for a model that has none, of its
@@ -29,12 +35,14 @@ def footprint(lm: LoadedModel, context: Context, folder: Path | None) -> tuple[M
     `peak_memory` is that of reading a prompt, as `reading_memory` says.
     """
     count = zeros = memory = 0
-    parameters = list(lm.model.parameters())
-    for index, parameter in enumerate(parameters):
+    whole = is_whole(lm)
+    parameters = lm.model.parameters() if whole or folder is None else _in_files(folder)
+    expected = sum(parameter.numel() for parameter in lm.model.parameters())
+    for parameter in parameters:
         count += parameter.numel()
         zeros += parameter.numel() - int(parameter.count_nonzero())
         memory += parameter.numel() * parameter.element_size()
-        context.step((index + 1) / len(parameters), "Counting parameters")
+        context.step(count / expected, "Counting parameters")
     files = sorted(folder.glob("*.safetensors")) if folder is not None else []
     size = sum(file.stat().st_size for file in files) if files else memory
     return (
@@ -42,8 +50,16 @@ def footprint(lm: LoadedModel, context: Context, folder: Path | None) -> tuple[M
         Metric("parameters", count, "", "lower"),
         Metric("zeros", zeros / count, "", "higher", details={"parameters": zeros}),
         Metric("bytes", size, "B", "lower", details={"of": "files" if files else "parameters"}),
-        reading_memory(lm),
+        *([reading_memory(lm)] if whole else []),
     )
+
+
+def _in_files(folder: Path) -> Iterator[Tensor]:
+    """The tensors of a folder, one in memory at a time."""
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                yield opened.get_tensor(name)
 
 
 def reading_memory(lm: LoadedModel) -> Metric:

@@ -70,7 +70,9 @@ def perplexity(lm: LoadedModel, spec: Perplexity, context: Context) -> Metric:
 def window_losses(lm: LoadedModel, text: Text, context: Context) -> Tensor:
     """Summed negative log likelihood of each window's tokens that count: [windows] float64."""
     total = torch.zeros(len(text.tokens), dtype=torch.float64)
-    for batch in batches(lm, text):
+    for number, batch in enumerate(batches(lm, text)):
+        if number % context.ranks.count != context.ranks.rank:
+            continue
         final = final_states(lm.layers, text.tokens[batch.start : batch.stop])
         starts = [text.scored_from[window] for window in batch]
         states = [final[row, start - 1 : -1] for row, start in enumerate(starts)]  # one earlier
@@ -82,4 +84,5 @@ def window_losses(lm: LoadedModel, text: Text, context: Context) -> Tensor:
             if not bool(total[window].isfinite()):
                 raise not_finite(lm.layers, text.tokens[window : window + 1], f"window {window}")
         context.step(batch.stop / len(text.tokens), f"Window {batch.stop} of {len(text.tokens)}")
+    context.ranks.add(total)
     return total

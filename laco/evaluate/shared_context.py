@@ -19,8 +19,8 @@ from transformers.cache_utils import DynamicLayer
 
 from laco.errors import ModelError
 from laco.evaluate.greedy import cache_name
-from laco.evaluate.text import BATCH_TOKENS, BATCH_TOKENS_ELSEWHERE
 from laco.head import label_scores
+from laco.walk import BATCH_TOKENS, BATCH_TOKENS_ELSEWHERE
 
 if TYPE_CHECKING:
     from laco.layers import LayerStack

@@ -16,14 +16,12 @@ from torch import Tensor
 from laco.corpora import stream
 from laco.errors import CalibrationError, NumericalError, RecipeError
 from laco.evaluate.greedy import positions
-from laco.walk import logits
+from laco.walk import BATCH_TOKENS, BATCH_TOKENS_ELSEWHERE, logits
 
 if TYPE_CHECKING:
     from laco.layers import LayerStack
     from laco.models import LoadedModel
 
-BATCH_TOKENS = {"cpu": 1024}  # tokens through the layers at a time: more is no faster
-BATCH_TOKENS_ELSEWHERE = 8192
 LOGIT_BYTES = {"cpu": 24 << 20}  # float32 logits at a time; malloc reuses blocks below 32 MB
 LOGIT_BYTES_ELSEWHERE = 512 << 20
 PIECE_BYTES = 2 << 20  # of them in one softmax: what stays in a CPU's cache
@@ -100,8 +98,8 @@ def cut(
 
 def batches(lm: LoadedModel, text: Text) -> Iterator[range]:
     """Windows that run together. It depends on device and window alone, so results repeat."""
-    tokens = BATCH_TOKENS.get(lm.model.device.type, BATCH_TOKENS_ELSEWHERE)
-    size = max(1, tokens // text.tokens.shape[1])
+    usual = BATCH_TOKENS.get(lm.model.device.type, BATCH_TOKENS_ELSEWHERE)
+    size = lm.rows(usual, text.tokens.shape[1])
     for start in range(0, len(text.tokens), size):
         yield range(start, min(start + size, len(text.tokens)))
 

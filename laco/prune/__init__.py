@@ -22,6 +22,7 @@ from laco.layers import check_finite, projections, weight_of
 from laco.prune.magnitude import magnitude_mask
 from laco.prune.sparsegpt import gram, inverse_factor, sparsegpt
 from laco.prune.wanda import square_sums, wanda_mask
+from laco.ranks import ALONE, Ranks
 from laco.recipe import Magnitude, SparseGPT, Wanda
 from laco.steps.sparsity import Sparse, pattern_of
 
@@ -97,7 +98,12 @@ def check_pattern(layers: Iterable[nn.Module], pattern: str) -> None:
 
 
 def prune_layer(
-    layer: nn.Module, feed: Callable[[], None], method: Sparse, sparsity: float, place: str
+    layer: nn.Module,
+    feed: Callable[[], None],
+    method: Sparse,
+    sparsity: float,
+    place: str,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """What became of each linear, after it was pruned in place to `sparsity`.
 
@@ -110,13 +116,17 @@ def prune_layer(
     NumericalError of a Hessian, after.
     """
     _check_rows(layer, method.pattern, place)
-    seen = measured(layer, feed, method, place)
+    seen = measured(layer, feed, method, place, ranks)
     return prune_measured(layer, seen, method, sparsity, place)
 
 
 @torch.no_grad()
 def measured(
-    layer: nn.Module, feed: Callable[[], None], method: Sparse, place: str
+    layer: nn.Module,
+    feed: Callable[[], None],
+    method: Sparse,
+    place: str,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Tensor]:
     """What the method needs to know of each matrix's inputs, by name; empty if it needs nothing.
 
@@ -155,6 +165,8 @@ def measured(
     finally:
         for handle in handles:
             handle.remove()
+    if ranks.count > 1:
+        _add_up(ranks, layer, measure, sums, tokens)
     for name, _ in projections(layer):
         if not tokens[name] and "experts" not in name.split("."):
             raise CalibrationError(
@@ -173,6 +185,22 @@ def measured(
                 "their class multiplies them in a way it does not know; choose magnitude."
             )
     return sums
+
+
+def _add_up(
+    ranks: Ranks,
+    layer: nn.Module,
+    measure: Callable[[Tensor], Tensor],
+    sums: dict[str, Tensor],
+    tokens: Counter[str],
+) -> None:
+    """Put the sums and counts of all processes into this one's."""
+    for name, weight in prunable(layer):
+        found = sums.get(name, measure(weight[:0]))
+        count = torch.tensor(tokens[name], device=weight.device)
+        ranks.add(found, count)
+        if count:
+            sums[name], tokens[name] = found, int(count)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from laco.context import Context
 from laco.layers import LayerStack
 from laco.prune import check_pattern, prunable, prune_layer
 from laco.prune.sensitivity import allocate, error_curve
+from laco.ranks import ALONE, Ranks
 from laco.steps.sparsity import Prune, Sparse
 
 SPREAD = (-0.2, -0.1, 0.0, 0.1, 0.2)  # around the asked sparsity, where sensitivity is measured
@@ -32,10 +33,10 @@ class Zeroing:
 
     fields: Mapping[str, Any] = {}  # the config stays as it is
 
-    def __init__(self, stack: LayerStack, prune: Prune):
+    def __init__(self, stack: LayerStack, prune: Prune, ranks: Ranks = ALONE):
         assert isinstance(prune.method, Sparse)
         check_pattern(stack, prune.method.pattern)
-        self.stack, self.method = stack, prune.method
+        self.stack, self.method, self.ranks = stack, prune.method, ranks
         self.studies = prune.allocation == "sensitivity"  # whether it has to see the whole model
         self.shares = [prune.method.sparsity] * len(stack)
         self.curves: dict[str, Any] | None = None
@@ -68,4 +69,5 @@ class Zeroing:
         self, index: int, layer: nn.Module, feed: Callable[[], None], place: str
     ) -> tuple[nn.Module, dict[str, Any]]:
         """The layer, pruned in place, and what became of it (`prune_layer`)."""
-        return layer, prune_layer(layer, feed, self.method, self.shares[index], place)
+        share = self.shares[index]
+        return layer, prune_layer(layer, feed, self.method, share, place, self.ranks)

@@ -27,6 +27,7 @@ SHAPES = {  # fields of a card in words
     "context_length": "longest text, in tokens",
     "tied": "head tied to the embedding",
 }
+NAMES = {"lora": "LoRA", "mlp": "MLP"}  # of capabilities and parts, where it is not their own
 TITLES = {  # what an edit changes: its name and its unit
     "layers": ("Layers", ""),
     "parameters": ("Parameters", ""),
@@ -58,11 +59,10 @@ def show(card: Mapping[str, Any]) -> None:
         st.table(parts_table(card), hide_index=True)
     with right:
         st.markdown("**What laco can do with it**")
-        for name, found in card["capabilities"].items():
-            icon, verdict = (
-                (":material/check_circle:", "") if found["ok"] else (":material/block:", "no ")
-            )
-            st.markdown(f"{icon} {verdict}**{name}**: {plain(found['reason'])}")
+        for (able, reason), names in by_reason(card).items():
+            icon, no = (":material/check_circle:", "") if able else (":material/block:", "no ")
+            said = ", ".join(f"{no}**{NAMES.get(name, name)}**" for name in names)
+            st.markdown(f"{icon} {said}: {plain(reason)}")
         st.markdown("**Expected here**")
         st.table(expected_table(card), hide_index=True)
         speed = "measured" if expected["measured"] else "assumed (`laco doctor` measures it)"
@@ -73,19 +73,27 @@ def show(card: Mapping[str, Any]) -> None:
     if card.get("left_out"):
         st.caption(f"Beside the layers: {card['left_out']}.")
     source = card["source"]
-    st.caption(f"{code(source['path'])} at {code(source['revision'])}")
+    st.markdown(f"{code(source['path'])} at {code(source['revision'])}")
+
+
+def by_reason(card: Mapping[str, Any]) -> dict[tuple[bool, str], list[str]]:
+    """What can be done, and what cannot, under the reason that is given for it."""
+    found: dict[tuple[bool, str], list[str]] = {}
+    for name, verdict in card["capabilities"].items():
+        found.setdefault((verdict["ok"], verdict["reason"]), []).append(name)
+    return found
 
 
 def shape_table(card: Mapping[str, Any]) -> pd.DataFrame:
     """The sizes of a model's tensors, one a row."""
     rows = [(title, _said(card.get(field))) for field, title in SHAPES.items()]
-    return pd.DataFrame(rows, columns=["", "value"])
+    return pd.DataFrame(rows, columns=["size", "value"])
 
 
 def expected_table(card: Mapping[str, Any]) -> pd.DataFrame:
     """What each thing that can be done takes here, one a row."""
     rows = [
-        (name, amount(work["memory_bytes"], "bytes"), duration(work["seconds"]))
+        (NAMES.get(name, name), amount(work["memory_bytes"], "bytes"), duration(work["seconds"]))
         for name, work in card["expected"]["work"].items()
         if card["capabilities"][name]["ok"]
     ]
@@ -95,7 +103,7 @@ def expected_table(card: Mapping[str, Any]) -> pd.DataFrame:
 def parts_table(card: Mapping[str, Any]) -> pd.DataFrame:
     """The parameters of each part that the model has, and their share."""
     rows = [
-        (part, amount(size), f"{100 * size / card['parameters']:.1f} %")
+        (NAMES.get(part, part), amount(size), f"{100 * size / card['parameters']:.1f} %")
         for part, size in card["parts"].items()
         if size
     ]
@@ -124,8 +132,9 @@ def consequences_table(card: Mapping[str, Any], removed: Sequence[int]) -> pd.Da
     for name, (title, unit) in TITLES.items():
         before, after = found["before"][name], found["after"][name]
         change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
-        rows.append((title, amount(before, unit), amount(after, unit), change))
-    return pd.DataFrame(rows, columns=["", "now", "then", "change"])
+        cells = (amount(before, unit), amount(after, unit), change)
+        rows.append((title, *(cell.replace(" ", "\u00a0") for cell in cells)))  # in one line
+    return pd.DataFrame(rows, columns=["what", "now", "then", "change"])
 
 
 def amount(value: float, unit: str = "") -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,9 @@ import streamlit as st
 
 from laco import columns, report
 from laco.store import Run
+from laco.story import stories
 from laco.ui import maps, pictures, progress, tables
-from laco.ui.plain import plain
+from laco.ui.plain import on_badge
 from laco.ui.session import store
 
 FILES = {  # by format: its name on the button, and what the file's name ends in
@@ -25,7 +27,6 @@ FILES = {  # by format: its name on the button, and what the file's name ends in
     "latex": ("LaTeX", "tex"),
     "html": ("HTML report", "html"),
 }
-CONFIG = {"displaylogo": False}
 MOST_MAPS = 4
 MOST_NOTES = 6
 MOST_ROWS = 24  # before the table scrolls
@@ -69,6 +70,12 @@ def choose_runs(
     return keys
 
 
+def is_wanted(run: Run) -> bool:
+    """Whether a run can be chosen: it is measured, or the address names it."""
+    asked = st.query_params.get_all("runs")
+    return run.measured or any(text and run.key.startswith(text) for text in asked)
+
+
 def choose_baseline(runs: Mapping[str, Run], names: Mapping[str, str], keys: Sequence[str]) -> str:
     """The key of the baseline, from the address or from the widget; an untouched model unasked."""
     base = _known(st.query_params.get("base", ""), runs)
@@ -93,11 +100,14 @@ def _known(text: str, runs: Mapping[str, Run]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def rows_of(picked: Sequence[Run], base: str) -> list[report.Row]:
-    """Every number beside the baseline's; answers to the same questions are judged together."""
+def rows_of(picked: Sequence[Run], base: str, names: Mapping[str, str]) -> list[report.Row]:
+    """Every number beside the baseline's; answers to the same questions are judged together.
+
+    Runs are called by `names`.
+    """
     measured = [(run.key, run.metrics) for run in picked]
     stamp = hashlib.sha256(repr((str(store().folder), base, measured)).encode()).hexdigest()
-    return _rows(stamp, picked, base)
+    return [replace(row, label=names[row.key]) for row in _rows(stamp, picked, base)]
 
 
 @st.cache_data(max_entries=32, show_spinner="Comparing answers…")
@@ -134,7 +144,7 @@ def _notes(notes: Sequence[str]) -> None:
         place = st.expander(f"{len(notes)} numbers may not be compared, or not be trusted")
     for note in notes:
         colour = "orange" if note.startswith("†") else "violet"
-        place.badge(plain(note), color=colour)
+        place.badge(on_badge(note), color=colour)
 
 
 def downloads(rows: Sequence[report.Row], picked: Sequence[Run]) -> None:
@@ -142,7 +152,7 @@ def downloads(rows: Sequence[report.Row], picked: Sequence[Run]) -> None:
     for place, (form, (title, suffix)) in zip(st.columns(len(FILES)), FILES.items(), strict=True):
         place.download_button(
             title,
-            partial(report.render, rows, form, picked),
+            partial(report.render, rows, form, picked, partial(stories, store(), picked)),
             file_name=f"laco-comparison.{suffix}",
             on_click="ignore",
             width="stretch",
@@ -166,7 +176,7 @@ def charts(rows: Sequence[report.Row]) -> None:
         if not costs:
             st.info("None of these runs has a size yet; measure the footprint on Evaluate.")
             return
-        cost = st.selectbox("against", costs, key="cost", bind="query-params")
+        cost = st.selectbox("Against", costs, key="cost", bind="query-params")
         st.caption("Joined: no other run is better in both.")
         show(pictures.trade_off(rows, quality, cost), "trade")
 
@@ -182,29 +192,8 @@ def tasks(rows: Sequence[report.Row]) -> None:
 
 def show(picture: pictures.Picture, key: str) -> None:
     """A figure, its words for who does not see it, and its numbers."""
-    st.plotly_chart(picture.figure, alt=picture.words, key=f"{key}.chart", config=CONFIG)
+    st.plotly_chart(picture.figure, alt=picture.words, key=f"{key}.chart", config=maps.CONFIG)
     progress.data_table("The numbers behind the chart", picture.numbers)
-
-
-@st.fragment
-def differences(picked: Mapping[str, Run], names: Mapping[str, str], base: str) -> None:
-    """Two recipes: the fields in which they are unlike, or both whole."""
-    left, right = st.columns(2)
-    others = [key for key in picked if key != base] or list(picked)
-    one = left.selectbox("This run", others, format_func=names.__getitem__)
-    other = right.selectbox(
-        "against", [base, *(key for key in picked if key != base)], format_func=names.__getitem__
-    )
-    if st.toggle("Differences only", value=True, key="diff", bind="query-params"):
-        found = report.diff(picked[other].recipe, picked[one].recipe)
-        if found:
-            table = tables.differences(found, names[other], f"{names[one]} ")
-            st.dataframe(table, hide_index=True, width="stretch")
-        else:
-            st.caption("The two recipes are the same.")
-    else:
-        left.json(picked[one].recipe.model_dump(mode="json"))
-        right.json(picked[other].recipe.model_dump(mode="json"))
 
 
 @st.fragment
@@ -227,10 +216,14 @@ def similarity_maps(picked: Sequence[Run], names: Mapping[str, str]) -> None:
         st.columns(len(documents)), documents, matrices, strict=True
     ):
         title = names[run.key]
-        place.plotly_chart(
-            maps.square_map(matrix, measure, "depth", limits, title=title),
-            alt=f"Similarity map of {title}",
-        )
+        with place:
+            st.plotly_chart(
+                maps.square_map(matrix, measure, "depth", limits, title=title),
+                key=f"map.{run.key}",
+                config=maps.CONFIG,
+                alt=f"Similarity map of {title}",
+            )
+            progress.data_table("The map as a table", tables.frame(matrix))
 
 
 def similarity_documents(runs: Sequence[Run]) -> list[tuple[Run, dict]]:

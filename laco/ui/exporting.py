@@ -34,7 +34,7 @@ PROMISE = (
 
 def section(recipe: Recipe) -> None:
     """Ask where a result should go, start the job, and show how the newest such job went."""
-    st.subheader("Export", anchor=False)
+    st.header("Export", anchor=False)
     st.caption(PROMISE)
     place = suggested(recipe)
     spec = spec_form(Export, f"export.{place}", start=Export(folder=place), columns=2)

@@ -33,6 +33,7 @@ from laco.ui.spans import clamped, parse_layers, parse_spans, text_of_spans
 
 S = TypeVar("S", bound=Spec)
 MOST_PERCENT = 90  # where sliders of shares end: what is left beyond is seldom a model
+LABELS = {"spans": "Ranges"}  # fields that pages call by another word
 _MOST = 2**53 - 1  # whole numbers that a browser tells apart
 
 
@@ -176,7 +177,7 @@ def _stride(value: float | None) -> float:
 
 
 def _label(name: str) -> str:
-    return name.replace("_", " ").capitalize()
+    return LABELS.get(name, name.replace("_", " ").capitalize())
 
 
 def _sentence(text: str) -> str:

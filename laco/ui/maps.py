@@ -31,14 +31,17 @@ class Measure:
     title: str
     note: str
     alike_is_high: bool = True
+    bright: str = "similar = removable"
 
 
 MEASURES = {
-    "cosine": Measure("Cosine", "mean cosine between the hidden states at two depths; 1: alike"),
-    "angular": Measure("Angular", "angle over π (Gromov et al.); 0: alike", False),
+    "cosine": Measure("Cosine", "Mean cosine between the hidden states at two depths; 1: alike"),
+    "angular": Measure("Angular", "Angle over π (Gromov et al.); 0: alike", False),
     "relative_l2": Measure("Relative L2", "‖h_j − h_i‖ / ‖h_i‖; 0: alike", False),
-    "cka": Measure("CKA", "linear CKA over a sample of tokens; 1: alike"),
+    "cka": Measure("CKA", "Linear CKA over a sample of tokens; 1: alike"),
 }
+
+SPREAD = Measure("Standard deviation", "Over parts of the text; 0: certain", False, "certain")
 
 
 def depth_map(
@@ -49,12 +52,15 @@ def depth_map(
     `span` is outlined. With `cells`, an invisible marker lies on every cell, because a browser
     tells of clicks on markers and not on heat maps; without, a box can be dragged.
     """
-    figure = _square(document["measures"][measure], measure, document["spread"].get(measure))
+    figure = _square(
+        document["measures"][measure], measure, document["spread"].get(measure), named=True
+    )
     depths = document["depths"]
     figure.add_trace(_influence_bars(document))
     if cells:
         rows, columns = np.mgrid[0:depths, 0:depths]
-        figure.add_trace(_targets(columns, rows, np.array(document["measures"][measure])))
+        values = np.array(document["measures"][measure])
+        figure.add_trace(_targets(columns, rows, values, _between(depths).ravel()))
     if span is not None:
         _outline(figure, span[0] - 0.5, span[1] + 0.5, span[0] - 0.5, span[1] + 0.5)
         figure.add_shape(
@@ -164,17 +170,22 @@ def _square(
     spread: Sequence[Sequence[float]] | None,
     axis: str = "depth",
     limits: tuple[float, float] | None = None,
+    named: bool = False,
 ) -> go.Figure:
-    about = MEASURES[measure]
+    """A heat map; `named` says of each cell which layers lie between its depths."""
+    about = MEASURES.get(measure, SPREAD)
     values = np.array(matrix, dtype=float)
     size = len(values)
     hover = f"{axis} %{{y}} and {axis} %{{x}}: %{{z:.4f}}"
+    if named:
+        hover = "depths %{y} and %{x}, layers between: %{text}: %{z:.4f}"
     figure = go.Figure(
         go.Heatmap(
             z=values.astype(np.float32),
             x=np.arange(size),
             y=np.arange(size),
             customdata=None if spread is None else np.array(spread, dtype=np.float32),
+            text=_between(size) if named else None,
             colorscale="Viridis",
             reversescale=not about.alike_is_high,
             zmin=limits[0] if limits else None,
@@ -184,7 +195,7 @@ def _square(
             + "<extra></extra>",
             colorbar={
                 "title": {
-                    "text": _colour_title(about.title, not about.alike_is_high),
+                    "text": _colour_title(about.title, not about.alike_is_high, about.bright),
                     "side": "right",
                 },
                 "thickness": 16,
@@ -210,8 +221,8 @@ def _square(
     return figure
 
 
-def _colour_title(name: str, low_is_alike: bool) -> str:
-    return f"{name}: {'low' if low_is_alike else 'high'} = similar = removable"
+def _colour_title(name: str, low_is_bright: bool, bright: str = Measure.bright) -> str:
+    return f"{name}: {'low' if low_is_bright else 'high'} = {bright}"
 
 
 def _influence_bars(document: Mapping[str, Any]) -> go.Bar:
@@ -236,8 +247,20 @@ def _influence_bars(document: Mapping[str, Any]) -> go.Bar:
     )
 
 
-def _targets(columns: np.ndarray, rows: np.ndarray, values: np.ndarray) -> go.Scatter:
-    """Invisible markers that take the clicks."""
+def _between(depths: int) -> np.ndarray:
+    """Which layers lie between two depths, for every pair: few letters, as there are many."""
+    low, high = np.minimum(*np.mgrid[0:depths, 0:depths]), np.maximum(*np.mgrid[0:depths, 0:depths])
+    words = [
+        "none" if a == b else f"{a}" if b - a == 1 else f"{a} to {b - 1}"
+        for a, b in zip(low.ravel(), high.ravel(), strict=True)
+    ]
+    return np.array(words).reshape(depths, depths)
+
+
+def _targets(
+    columns: np.ndarray, rows: np.ndarray, values: np.ndarray, words: np.ndarray | None = None
+) -> go.Scatter:
+    """Invisible markers that take the clicks; `words` say more of each when it is pointed at."""
     unseen = {"marker": {"opacity": 0}}
     return go.Scatter(
         x=columns.ravel().astype(np.int16),
@@ -247,7 +270,12 @@ def _targets(columns: np.ndarray, rows: np.ndarray, values: np.ndarray) -> go.Sc
         marker={"symbol": "square", "size": 12, "opacity": 0},
         selected=unseen,
         unselected=unseen,
-        hovertemplate="%{y} and %{x}: %{customdata:.4f}<extra></extra>",
+        text=words,
+        hovertemplate=(
+            "start %{x}, %{y} layers: %{customdata:.4g}<extra></extra>"
+            if words is None
+            else "depths %{y} and %{x}, layers between: %{text}: %{customdata:.4f}<extra></extra>"
+        ),
         showlegend=False,
     )
 

@@ -16,6 +16,7 @@ import streamlit as st
 from laco import access
 from laco.access import LOCAL, Person, Settings
 from laco.errors import AccessError
+from laco.ui import places
 from laco.ui.plain import plain
 from laco.ui.stored import store
 
@@ -85,8 +86,25 @@ def sidebar(who: Person) -> None:
         st.button("Log out", on_click=st.logout)
 
 
-def start_button(label: str, place: Any = st, disabled: bool = False, **options: Any) -> bool:
-    """A button that starts or stops work; a viewer sees it, and why it can't be pressed."""
+def start_button(
+    label: str, place: Any = st, disabled: bool = False, sends: bool = True, **options: Any
+) -> bool:
+    """A button that starts or stops work; a viewer sees it, and why it can't be pressed.
+
+    One that `sends` a job has the choice of where that runs in front of it, where there is one.
+    """
     if not person().may_run:
         return place.button(label, disabled=True, **{**options, "help": access.VIEWING})
+    if sends:
+        places.offer(place, options.get("key", label))
     return place.button(label, disabled=disabled, **options)
+
+
+def owner_button(label: str, owner: str, disabled: bool = False, **options: Any) -> bool:
+    """A button that changes what belongs to `owner`; others see it, and why it can't be pressed."""
+    who = person()
+    try:
+        access.require_owner(who, owner, "result")
+    except AccessError as error:
+        return st.button(label, disabled=True, **{**options, "help": plain(str(error))})
+    return st.button(label, disabled=disabled, **options)

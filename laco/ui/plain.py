@@ -17,6 +17,11 @@ def plain(text: str) -> str:
     return re.sub(r"([\\\[])", r"\\\1", " ".join(text.split()))
 
 
+def on_badge(text: str) -> str:
+    """The text for a badge, which escapes brackets by itself, and would a second time."""
+    return " ".join(text.split()).replace("\\", "\\\\")
+
+
 def code(text: str) -> str:
     """The text as Markdown that shows it as code, whatever backquotes are in it."""
     line = " ".join(text.split())

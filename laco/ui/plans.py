@@ -22,7 +22,7 @@ from laco.ui import cards, charts, progress, tables
 from laco.ui.person import start_button
 from laco.ui.plain import plain
 from laco.ui.session import choose, find_run, measuring, send, session, store
-from laco.ui.spans import kept, listed, parse_spans, removed_by, spoken, text_of_spans
+from laco.ui.spans import counted, in_ranges, kept, parse_spans, removed_by, spoken, text_of_spans
 from laco.ui.words import recipe_text
 
 SPANS = "merge.spans"  # the widget in which ranges are written
@@ -59,7 +59,7 @@ def outcome(card: Mapping[str, Any], step: Merge | Drop) -> bool:
         gone = removed_by(step, layers)
         if isinstance(step, Merge):
             st.markdown("  \n".join(f"**{spoken(span)}**" for span in step.spans))
-        st.caption(f"Goes: {listed(gone)}. Stays: {listed(kept(gone, layers))}.")
+        st.caption(f"Goes: {counted(gone)}. Stays: {in_ranges(kept(gone, layers))}.")
         cards.show_consequences(card, gone)
     except LacoError as error:
         st.error(plain(str(error)))
@@ -118,10 +118,32 @@ def launch(recipe: Recipe, key: str) -> None:
         st.code(recipe_text(recipe), language="json")
         st.code("laco run recipe.json --evaluate perplexity --evaluate footprint", language="bash")
     done = find_run(recipe)
-    if done is not None:
-        st.success("This recipe has been run; its result is here, and on the Compare page.")
-    if start_button("Start", type="primary", key=f"{key}.start"):
+    if done is not None and done.path is not None:
+        finished(done)
+    weight = "primary" if done is None else "secondary"
+    if start_button("Start", type=weight, key=f"{key}.start"):
         send(*measuring(recipe))
+
+
+def finished(run: Run) -> None:
+    """That this result is there, and where one goes with it."""
+    keys = run.recipe.keys()
+    family = dict.fromkeys(key[:11] for key in (keys[0], keys[-2], run.key))
+    st.success("Done: this recipe has been run, and its result is kept.")
+    with st.container(horizontal=True):
+        if run.recipe.steps[-1].kind not in ("compensate", "finetune"):
+            st.page_link(
+                "pages/compensate.py",
+                label="Compensate this result",
+                icon=":material/healing:",
+                query_params={"model": run.key[:11]},
+            )
+        st.page_link(
+            "pages/compare.py",
+            label="Compare it with the original",
+            icon=":material/balance:",
+            query_params={"runs": list(family)},
+        )
 
 
 def show_plan(run: Run) -> None:
@@ -135,7 +157,7 @@ def show_plan(run: Run) -> None:
         f"{plan['layers_before']} layers became {plan['layers_after']} "
         f"({plan['merge']}), searched in {progress.duration(plan['seconds_search'])}."
     )
-    st.caption(f"Went: {listed(plan['removed'])}. Stayed: {listed(plan['kept'])}.")
+    st.caption(f"Went: {counted(plan['removed'])}. Stayed: {in_ranges(plan['kept'])}.")
     left, right = st.columns([2, 3], gap="large")
     with left:
         st.markdown("**Ranges** (edit them, add or delete rows)")

@@ -12,6 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from laco.jobs import JobStatus
+from laco.places import LOCAL
 from laco.ui.plain import plain
 from laco.ui.session import last_job, runner
 
@@ -88,6 +89,8 @@ def show_failure(status: JobStatus) -> None:
 def whereabouts(status: JobStatus) -> str:
     """Which attempt it is, on which device, with how much memory, and where its files are."""
     parts = [f"Attempt {status.attempt} of {status.attempts}" if status.attempt else "Not started"]
+    if status.place != LOCAL:
+        parts.append(f"at {status.place}")
     if status.device:
         parts.append(f"on {status.device}")
     if status.memory:

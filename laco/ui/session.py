@@ -12,7 +12,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from laco import access, card, reference
+from laco import access, card, reference, shipped
 from laco.errors import LacoError, ModelError
 from laco.evaluations import Analysis, Evaluation, Footprint, Perplexity, Request
 from laco.jobs import JobStatus, LocalRunner
@@ -23,6 +23,7 @@ from laco.reference import BUNDLED
 from laco.report import describe
 from laco.store import Run
 from laco.ui.person import person, settings
+from laco.ui.places import chosen
 from laco.ui.plain import plain
 from laco.ui.stored import store
 
@@ -39,6 +40,7 @@ class Session:
     address: str = BUNDLED  # what `?model=` says: a path, a path@revision, or a result's key
     job: str | None = None
     text: str | None = None  # the id of what was asked last on Try it; see laco/warm.py
+    tour: bool | None = None  # whether the tour is on; None until it was offered, see tour.py
     framed: bool = False  # whether app.py is running the page; see frame.py
 
 
@@ -94,7 +96,7 @@ def recipe_at(address: str, dtype: str = "auto", trust_remote_code: bool = False
 
 def runner() -> LocalRunner:
     """The jobs of that store, as whoever looks may deal with them."""
-    return LocalRunner(store(), who=person())
+    return LocalRunner(store(), who=person(), on=chosen())
 
 
 def submit(*requests: Request, label: str | Callable[[Request], str] = "") -> None:
@@ -140,18 +142,22 @@ def find_run(recipe: Recipe) -> Run | None:
 
 
 def find_document(recipe: Recipe, analysis: Analysis) -> tuple[Analysis, dict] | None:
-    """The document of this analysis, else the newest of its kind, with the spec it was made by."""
-    run = find_run(recipe)
-    if run is None:
-        return None
-    exact = store().analysis(run.key, analysis)
-    if exact is not None:
-        return analysis, exact
-    for spec, _ in store().analyses(run.key):
-        document = store().analysis(run.key, spec) if spec.kind == analysis.kind else None
+    """The document of this analysis, else one of its kind, with the spec it was made by.
+
+    What was computed here goes before what came with laco, and the newest before others.
+    """
+    key = pinned(recipe).key
+    here = store().analysis(key, analysis)
+    if here is not None:
+        return analysis, here
+    came = shipped.find(key, analysis.kind)
+    if came is not None and came[0] == analysis:
+        return came
+    for spec, _ in store().analyses(key):
+        document = store().analysis(key, spec) if spec.kind == analysis.kind else None
         if document is not None:
             return spec, document
-    return None
+    return came
 
 
 def measuring(recipe: Recipe) -> tuple[Request, ...]:

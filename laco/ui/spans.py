@@ -16,6 +16,7 @@ from laco.errors import RecipeError
 from laco.reading import short
 from laco.recipe import Drop, Merge, Span
 
+FEW = 6  # layers that are named one by one
 PAIR = re.compile(r"\s*\[?\s*(-?[0-9]{1,9})\s*[:,]\s*(-?[0-9]{1,9})\s*[)\]]?\s*")
 
 
@@ -118,11 +119,32 @@ def listed(layers: Sequence[int]) -> str:
     return ("layer " if len(layers) == 1 else "layers ") + ", ".join(map(str, layers))
 
 
+def in_ranges(layers: Sequence[int]) -> str:
+    """Layers in few words: `no layer`, `layer 7`, `layers 0–6, 9, 10 and 12–29`."""
+    if len(layers) < 2:
+        return listed(layers)
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    said = ", ".join(parts)
+    head, comma, tail = said.rpartition(", ")
+    return f"layers {head} and {tail}" if comma else f"layers {said}"
+
+
+def counted(layers: Sequence[int]) -> str:
+    """Layers one by one while they are few, in ranges beyond that."""
+    return listed(layers) if len(layers) <= FEW else in_ranges(layers)
+
+
 def spoken(span: Span) -> str:
     """What collapsing this range does: `Layers 6–9 become layer 6; layers 7, 8, 9 go`."""
     start, stop = span
     if stop - start < 2:
         return "A range needs two layers at least: choose depths that lie two or more apart."
-    gone = listed(range(start + 1, stop))
+    gone = counted(range(start + 1, stop))
     verb = "goes" if stop - start == 2 else "go"
     return f"Layers {start}–{stop - 1} become layer {start}; {gone} {verb}."

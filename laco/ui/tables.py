@@ -14,6 +14,7 @@ from pandas.io.formats.style import Styler
 from laco import devices
 from laco.formats import pairs
 from laco.jobs import JobStatus
+from laco.places import LOCAL
 from laco.report import Flip, Row, describe, format_cell, format_value, heads
 from laco.store import Run
 from laco.ui.progress import duration
@@ -57,6 +58,7 @@ def jobs_table(statuses: Sequence[JobStatus]) -> pd.DataFrame:
                 "time left": duration(status.seconds_left) if status.seconds_left else "–",
                 "message": (status.error or status.message or "").partition("\n")[0],
                 "attempt": f"{status.attempt} of {status.attempts}" if status.attempt else "–",
+                "place": status.place,
                 "device": status.device or "–",
                 "sent": when(status.created),
                 "by": status.owner or "–",
@@ -83,7 +85,7 @@ def devices_table(store: Path, statuses: Sequence[JobStatus]) -> pd.DataFrame:
                 "at work": ", ".join(
                     status.label or status.id
                     for status in statuses
-                    if status.active and status.device == place.name
+                    if status.active and (status.place, status.device) == (LOCAL, place.name)
                 ),
             }
             for place in places
@@ -191,7 +193,7 @@ def comparison(rows: Sequence[Row], runs: Sequence[Run]) -> Styler:
     Blue is better, orange worse, grey within noise; a mark stands beside the colour. A dagger marks
     a number that was measured with other settings than the baseline's, a double one a leak.
     """
-    names = heads(runs)
+    names = heads(runs) | {row.key: row.label for row in rows}
     metrics = list(dict.fromkeys(row.metric for row in rows))
     text = {name: dict.fromkeys(metrics, "–") for name in names.values()}
     style = {name: dict.fromkeys(metrics, "") for name in names.values()}
@@ -201,8 +203,9 @@ def comparison(rows: Sequence[Row], runs: Sequence[Run]) -> Styler:
         column[row.metric] = cell if before == "–" else f"{before}; {cell}"
         if row.verdict in COLOURS:
             style[names[row.key]][row.metric] = f"color: {COLOURS[row.verdict]}; font-weight: 600"
-    return pd.DataFrame(text, index=metrics).style.apply(
-        lambda _: pd.DataFrame(style, index=metrics), axis=None
+    index = pd.Index(metrics, name="metric")
+    return pd.DataFrame(text, index=index).style.apply(
+        lambda _: pd.DataFrame(style, index=index), axis=None
     )
 
 

@@ -90,7 +90,7 @@ def launch(runs: Sequence[Run], text: str, tokens: int) -> None:
     """The buttons that start and stop the writing, and the same from a terminal."""
     write, stop, _ = st.columns([1, 1, 4])
     asked = _now()
-    if start_button("Write", write, type="primary", width="stretch", disabled=not runs):
+    if start_button("Write", write, not runs, sends=False, type="primary", width="stretch"):
         try:
             _ask([run.recipe for run in runs], text, tokens)
         except LacoError as error:
@@ -98,7 +98,7 @@ def launch(runs: Sequence[Run], text: str, tokens: int) -> None:
         else:
             st.rerun()
     writing = asked is not None and not asked.ended
-    if start_button("Stop", stop, width="stretch", disabled=not writing):
+    if start_button("Stop", stop, not writing, sends=False, width="stretch"):
         warm.stop(store(), _name() or "", person())
     with st.expander("The same from a terminal"):
         names = [run.key[:11] if run.created else run.recipe.model.path for run in runs]
@@ -202,7 +202,7 @@ def _verdict(now: warm.Said) -> None:
 
 def _likely(now: warm.Said, titles: Sequence[str]) -> None:
     """The likeliest tokens of each model at one place, with their probabilities."""
-    st.subheader("Likeliest next tokens", anchor=False)
+    st.header("Likeliest next tokens", anchor=False)
     at: int | None = None
     if now.difference is not None:
         chosen = st.segmented_control(

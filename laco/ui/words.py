@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from laco.evaluations import Request
-from laco.recipe import Recipe, Spec, identity
+from laco.recipe import Recipe, Span, Spec, identity
+from laco.spec import shortest
 from laco.ui.maps import MEASURES
 from laco.ui.spans import listed
 
@@ -31,8 +31,9 @@ def tokens(document: Mapping[str, Any]) -> str:
         "all": "every token counted",
         "last": "only the last token of each window counted",
     }[document.get("tokens_counted", "all")]
+    came = f"{came_with_laco(document)} " if "came_with_laco" in document else ""
     return (
-        f"Made from {document['tokens']:,} tokens of {document['source']}, {counted}, "
+        f"{came}Made from {document['tokens']:,} tokens of {document['source']}, {counted}, "
         f"in {document['seconds']:.1f} s; spread over {document['shards']} shards."
     )
 
@@ -66,6 +67,35 @@ def most_alike(document: Mapping[str, Any], measure: str, apart: int = 4) -> tup
     return int(best), int(best) + apart
 
 
+def apart(document: Mapping[str, Any], measure: str, span: Span) -> str:
+    """How alike the states before and after a range are: what its layers change."""
+    value = document["measures"][measure][span[0]][span[1]]
+    return f"{MEASURES[measure].title} between depths {span[0]} and {span[1]}: {value:.3f}."
+
+
+def what_if_of(document: Mapping[str, Any] | None, span: Span) -> str:
+    """What collapsing this range alone would do to the model's predictions, where that is known."""
+    start, length = span[0], span[1] - span[0]
+    if document is None:
+        return "What the whole model would lose is on no map yet: compute it under What-if map."
+    try:
+        place = document["lengths"].index(length), document["starts"].index(start)
+    except ValueError:
+        return f"The what-if map ends at {document['lengths'][-1]} layers; this range is longer."
+    kl, cosine = (document[name][place[0]][place[1]] for name in ("kl", "cosine"))
+    if kl is None or cosine is None:
+        return "The what-if map does not have this range."
+    return (
+        f"What if this range alone becomes one layer ({document['merge']}): KL {kl:.3g} nats per "
+        f"token from the original's predictions, cosine {cosine:.3f} of the last states."
+    )
+
+
+def came_with_laco(document: Mapping[str, Any]) -> str:
+    """Where a map that nobody computed here is from."""
+    return f"This map came with laco, which made it on {document['came_with_laco']}."
+
+
 def what_if_summary(document: Mapping[str, Any], measure: str) -> str:
     """The cheapest collapse of each length."""
     better = np.nanargmin if measure == "kl" else np.nanargmax
@@ -81,45 +111,19 @@ def what_if_summary(document: Mapping[str, Any], measure: str) -> str:
 
 def recipe_text(recipe: Recipe) -> str:
     """The recipe as JSON that reads back as the same; what goes without saying is left out."""
-    return json.dumps(_short_recipe(recipe), indent=2)
+    return json.dumps(shortest(recipe), indent=2)
 
 
 def requests_text(requests: Sequence[Request]) -> str:
     """Requests to measure, as JSON that reads back as the same; defaults are left out."""
     documents = [
         {
-            "recipe": _short_recipe(request.recipe),
-            "evaluations": [_short(spec) for spec in request.evaluations],
+            "recipe": shortest(request.recipe),
+            "evaluations": [shortest(spec) for spec in request.evaluations],
         }
         for request in requests
     ]
     return json.dumps(documents, indent=2)
-
-
-def _short_recipe(recipe: Recipe) -> dict[str, Any]:
-    model = recipe.model.model_dump(mode="json", exclude_defaults=True)
-    return {"model": model, "steps": [_short(step) for step in recipe.steps]}
-
-
-def _short(spec: Spec) -> dict[str, Any]:
-    """The fewest fields that still read back as the same spec."""
-    found = spec.model_dump(mode="json")
-    for name in reversed(found):  # what others follow from stands first, and stays
-        fewer = {other: value for other, value in found.items() if other != name}
-        if name != "kind" and _reads_as(type(spec), fewer, spec):
-            found = fewer
-    for name in found:
-        value = getattr(spec, name)
-        if isinstance(value, Spec):
-            found[name] = _short(value)
-    return found
-
-
-def _reads_as(cls: type[Spec], fields: dict[str, Any], spec: Spec) -> bool:
-    try:
-        return cls.model_validate(fields) == spec
-    except ValidationError:  # they ask for more
-        return False
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -77,7 +77,7 @@ def test_an_address_reopens_the_view(open_page, keys):
     chosen = {box.label: box.value for box in at.selectbox}
     assert chosen["Baseline"] == keys["pruned"]
     assert chosen["Quality"] == "acc_norm[hellaswag]"
-    assert chosen["against"] in ("bytes", keys["pruned"])
+    assert chosen["Against"] in ("bytes", keys["pruned"])
     assert (chosen["Run"], chosen["Task"]) == (keys["searched"], "arc_easy@validation")
     assert at.text_input[0].value == "question 17"
     assert at.toggle[0].value is False

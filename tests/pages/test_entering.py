@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from laco import access
+from laco import access, annotations
 from laco.access import Person
 from laco.demo import demo_requests
 from laco.errors import AccessError
 from laco.recipe import Drop, ModelRef, Recipe
-from laco.ui import person, session
+from laco.ui import frame, person, session
 from laco.ui.plain import caption, code, plain
 
-PAGES = (
-    *("home", "model", "similarity", "collapse", "sparsify", "compensate", "evaluate", "compare"),
-    *("try_it", "jobs"),
-)
+PAGES = tuple(page.name for page in frame.PAGES)
 STARTS = {  # the buttons that start or stop something
     "home": "Run the demo",
     "collapse": "Start",
@@ -277,6 +274,8 @@ def test_names_of_runs_and_jobs_are_no_markup(open_page, keys, waiting, model: P
     session.store().add_model(evil.key, evil)
     smaller = evil.then(Drop(layers=(1,)))
     session.store().save(smaller.key, smaller, [], lambda folder: None)
+    said = {"name": PICTURE + HTML, "note": PICTURE + HTML, "tags": [PICTURE]}
+    annotations.annotate(session.store(), smaller.key, **said)
     for page in PAGES:
         check_shown(open_page(page))
 

@@ -121,3 +121,25 @@ def test_most_alike_reads_a_distance_the_other_way_round(document):
 
 def test_what_if_summary_names_the_mildest_range():
     assert "15:17 (0.08)" in words.what_if_summary(prepared.what_if(), "kl")
+
+
+def test_what_a_range_would_cost_is_read_off_the_what_if_map():
+    document = prepared.what_if()
+    row = document["lengths"].index(4)
+    assert f"KL {document['kl'][row][6]:.3g} nats" in words.what_if_of(document, (6, 10))
+    assert "ends at 8 layers" in words.what_if_of(document, (6, 20))
+    assert "does not have" in words.what_if_of(document, (28, 32))
+    assert "no map yet" in words.what_if_of(None, (6, 10))
+
+
+def test_pointing_at_a_cell_names_the_layers_between_its_depths(document):
+    heat = traces(maps.depth_map(document, "cosine"))[0]
+    assert "%{text}" in heat.hovertemplate
+    assert (heat.text[6][10], heat.text[10][6]) == ("6 to 9", "6 to 9")
+    assert (heat.text[3][4], heat.text[5][5]) == ("3", "none")
+
+
+def test_spread_is_bright_where_it_is_small(document):
+    heat = traces(maps.square_map(document["spread"]["cosine"], "spread", "depth"))[0]
+    assert heat.reversescale
+    assert heat.colorbar.title.text == "Standard deviation: low = certain"

@@ -5,19 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from laco import devices
+from laco import devices, shipped
 from laco.demo import demo_requests
 from laco.evaluations import ParameterSimilarity, Request, Similarity, WhatIf
 from laco.queue import Queue
 from laco.recipe import Collapse, Merge, ModelRef, Recipe
-from laco.ui import session
+from laco.ui import frame, session, tour
 from laco.ui.session import MEASURED
 from tests.pages import prepared
 
-PAGES = (
-    *("home", "model", "similarity", "collapse", "sparsify", "compensate"),
-    *("evaluate", "compare", "try_it", "jobs"),
-)
+PAGES = tuple(page.name for page in frame.PAGES)
 NONSENSE = (
     {
         "model": "k1-",
@@ -50,7 +47,7 @@ NONSENSE = (
 
 def words(at) -> str:
     """All text that a page shows."""
-    kinds = ("title", "subheader", "markdown", "caption", "info", "warning", "error", "success")
+    kinds = ("title", "header", "markdown", "caption", "info", "warning", "error", "success")
     return "\n".join(element.value for kind in kinds for element in at.get(kind))
 
 
@@ -89,7 +86,6 @@ def test_ranges_past_the_end_of_a_good_model_do_no_harm(page, open_page, keys, m
     ("page", "hint"),
     [
         ("home", "Run the demo"),
-        ("similarity", "Compute it"),
         ("sparsify", "Start under Set up"),
         ("compensate", "Choose the smaller model"),
         ("compare", "Run the demo"),
@@ -101,6 +97,70 @@ def test_empty_pages_say_what_to_do_next(page, hint, open_page):
     assert hint in "".join(info.value for info in open_page(page).info)
 
 
+def test_model_without_a_map_is_offered_one(open_page, model):
+    at = open_page("similarity", model=str(model))
+    assert "Compute it" in at.info[0].value
+    assert next(b for b in at.button if b.label == "Compute the map")
+
+
+def test_bundled_model_has_a_map_before_anything_is_computed(open_page, waiting):
+    at = open_page("similarity")
+    assert "came with laco" in words(at)
+    assert "What if this range alone becomes one layer (drop): KL" in words(at)
+    click(at, "Recompute the map here")
+    (job,) = waiting.jobs()
+    assert job.request.analyses == (Similarity(),)
+    assert job.request.recipe == Recipe(model=ModelRef(path=session.BUNDLED))
+
+
+def test_a_map_made_here_goes_before_the_one_that_came_with_laco(open_page):
+    original = session.pinned(session.UNTOUCHED)
+    session.store().add_model(original.key, original)
+    session.store().add_analysis(original.key, Similarity(), prepared.similarity())
+    at = open_page("similarity")
+    assert "came with laco" not in words(at)
+    assert "4,080 tokens" in words(at)
+
+
+def test_shipped_maps_are_of_the_bundled_model_as_it_is(open_page):
+    key = session.pinned(session.UNTOUCHED).key
+    for spec in (Similarity(), WhatIf()):
+        found = shipped.find(key, spec.kind)
+        assert found is not None
+        assert found[0] == spec
+    assert shipped.find("k1-else", "similarity") is None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_says_where_one_is_and_what_comes_next(page):
+    about = next(each for each in frame.PAGES if each.name == page)
+    assert about.here.endswith(".")
+    assert about.then in PAGES
+
+
+def test_the_story_leads_through_its_five_steps():
+    by_name = {each.name: each for each in frame.PAGES}
+    name, steps = "home", []
+    while len(steps) < 5:
+        name = by_name[name].then
+        steps.append(by_name[name].here)
+    assert [words.partition(":")[0] for words in steps] == [f"Step {n} of 5" for n in range(1, 6)]
+    assert list(tour.STOPS) == ["home", "model", "similarity", "collapse", "compensate", "compare"]
+
+
+def test_tour_is_offered_once_and_ends_for_good(open_page):
+    at = click(open_page("home"), "Take the tour")
+    assert "Tour, stop 1 of 6" in words(at)
+    at.switch_page("pages/model.py").run()
+    assert "Tour, stop 2 of 6" in words(at)
+    click(at, "End the tour")
+    assert "Tour, stop" not in words(at)
+    again = open_page("home")
+    assert "New here?" not in words(again)
+    click(again, "Take the tour")
+    assert "Tour, stop 1 of 6" in words(again)
+
+
 def test_the_frame_names_the_store_and_what_runs(open_page, waiting, tmp_path):
     at = open_page("home")
     shown = [element.value for element in (*at.sidebar.markdown, *at.sidebar.caption)]
@@ -109,6 +169,12 @@ def test_the_frame_names_the_store_and_what_runs(open_page, waiting, tmp_path):
     waiting.submit(demo_requests()[0], label="A job")
     at.run()
     assert "Nothing is running." not in [element.value for element in at.sidebar.caption]
+
+
+@pytest.mark.parametrize("page", ["compensate", "compare"])
+def test_a_page_that_ends_early_keeps_its_sidebar(page, open_page):
+    at = open_page(page)
+    assert "Nothing is running." in [element.value for element in at.sidebar.caption]
 
 
 def test_demo_button_sends_the_demo_once(open_page, waiting):
@@ -188,7 +254,8 @@ def test_range_in_the_address_is_told_in_words(open_page, keys, model):
     at = open_page("similarity", model=str(model), range=["6", "10"])
     assert at.slider(key="range").value == (6, 10)
     assert "Layers 6–9 become layer 6; layers 7, 8, 9 go." in words(at)
-    assert "Stays: layers 0, 1, 2, 3, 4, 5, 6, 10, 11" in words(at)
+    assert "Stays: layers 0–6 and 10–29." in words(at)
+    assert "What if this range alone becomes one layer (drop): KL 1.36 nats" in words(at)
 
 
 def test_range_is_cut_to_a_smaller_model(open_page, keys, model):

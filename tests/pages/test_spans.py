@@ -6,6 +6,7 @@ from laco.errors import RecipeError
 from laco.recipe import Drop, Merge
 from laco.ui.spans import (
     clamped,
+    in_ranges,
     kept,
     listed,
     parse_layers,
@@ -115,3 +116,21 @@ def test_words_name_what_goes_and_what_stays():
     assert "two layers at least" in spoken((6, 7))
     assert listed(kept((1, 2), 5)) == "layers 0, 3, 4"
     assert listed(()) == "no layer"
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ((), "no layer"),
+        ((7,), "layer 7"),
+        ((7, 8), "layers 7 and 8"),
+        ((0, 1, 2), "layers 0–2"),
+        ((0, 1, 2, 5, 7, 8, 9), "layers 0–2, 5 and 7–9"),
+    ],
+)
+def test_many_layers_are_said_in_few_words(layers, said):
+    assert in_ranges(layers) == said
+
+
+def test_a_long_range_is_no_wall_of_numbers():
+    assert spoken((40, 60)) == "Layers 40–59 become layer 40; layers 41–59 go."
