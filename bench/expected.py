@@ -77,7 +77,7 @@ def text(windows: int) -> Calibration:
 
 WORK: dict[str, Any] = {
     "similarity": Similarity(calibration=text(4)),
-    "collapse": Collapse(target_share=0.95, calibration=text(1)),
+    "collapse": Collapse(target_share=0.9, calibration=text(1)),
     "merge": Merge(spans=((1, 3),), merge="rdsc"),
     "sparsity": Prune(method=Wanda(), calibration=text(4)),
     "compensation": Prune(compensation=Compensate(epochs=1, held_out=2, calibration=text(4))),

@@ -67,7 +67,6 @@ def main() -> int:
         if found is None:
             print(f"bench/{name}.py failed; its row in docs/performance.md stays as it was.")
             return 1
-        print(found["lines"][-1], flush=True)
         rows: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
         KEPT.write_text(json.dumps({**rows, name: found}, indent=1, sort_keys=True) + "\n")
         (ROOT / "docs" / "performance.md").write_text(page(), encoding="utf-8")
@@ -82,15 +81,18 @@ def run(name: str, given: argparse.Namespace) -> dict[str, Any] | None:
             if value := getattr(given, option):
                 arguments += [f"--{option}", value]
     started = time.perf_counter()
-    done = subprocess.run(
+    lines: list[str] = []
+    with subprocess.Popen(
         [sys.executable, str(ROOT / "bench" / f"{name}.py"), *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
+    ) as benchmark:
+        assert benchmark.stdout is not None
+        for line in benchmark.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    if benchmark.returncode or not lines:
         return None
     return {
         "lines": [_without_folders(line, given) for line in lines],

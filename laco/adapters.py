@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from laco.capabilities import SHARED
 from laco.errors import ArchitectureError, NumericalError
-from laco.layers import projections, weight_of
+from laco.layers import is_finite, projections, weight_of
 
 if TYPE_CHECKING:
     from laco.models import LoadedModel
@@ -113,7 +113,7 @@ def merge_adapters(lm: LoadedModel, adapters: Adapters, keep_zeros: bool) -> dic
     """
     try:
         for name, weight, product in adapters.products():  # all of them, before any is written
-            if not bool(merged_weight(weight, product, keep_zeros).isfinite().all()):
+            if not is_finite(merged_weight(weight, product, keep_zeros)):
                 index, _, linear = name.partition(".")
                 raise NumericalError(
                     f"The merged weight of layer {index}, {linear} is not finite; use a smaller "
@@ -123,9 +123,9 @@ def merge_adapters(lm: LoadedModel, adapters: Adapters, keep_zeros: bool) -> dic
         for _, weight, product in adapters.products():
             zero = weight == 0
             weight.copy_(merged_weight(weight, product, keep_zeros))
-            before += int(zero.sum())
-            after += int((weight == 0).sum())
-            filled += int((zero & (weight != 0)).sum())
+            before += int(zero.count_nonzero())
+            after += weight.numel() - int(weight.count_nonzero())
+            filled += int((zero & (weight != 0)).count_nonzero())
     finally:
         unwrap(lm, adapters)
     return {"zeros_before": before, "zeros_after": after, "zeros_filled": filled}

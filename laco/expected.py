@@ -22,11 +22,19 @@ FLOAT = 4  # bytes of float32
 BATCH = 1024  # tokens that go through a layer at a time on a CPU
 PASS_TOKENS = 1 << 15  # that go through a model together when it is read layer by layer
 STATE_BYTES = 1 << 30  # of hidden states at all depths, then
-FIT_STEPS = 15  # of conjugate gradients, for each damping
-DAMPINGS = 2  # that are tried, of three
+FIT_PRODUCTS = 16  # of conjugate gradients, for each damping
+DAMPINGS = 1.7  # that are tried, of three: the held-out text decides, so nobody can foresee it
 TRIAL = 256  # tokens of a candidate of a search at a time; the first always
 SEEN = 0.45  # of the others, until it is known not to be the best
-TEXT_BYTES, TEXT_SECONDS = 200 << 20, 2.5  # of the tokenizer and the text, before work begins
+START_BYTES, START_SECONDS = 50 << 20, 0.8  # of the checks and the tokenizer before work begins
+TEXT_BYTES, TEXT_SECONDS = 200 << 20, 1.0  # of the text that is learned from, the start included
+LOAD_COPIES = 9  # what reading and checking weights takes, in copies of them
+SAVE_COPIES = 18  # what saving them takes beside writing: checked, read back, moved
+FILE_SECONDS = 0.015  # of a layer's own file, beside its bytes
+ALONE = 1.15  # how much longer a window takes by itself, than as one of a few
+PEFT_SECONDS = 0.8  # of its import
+DROPPED_SECONDS = 20e-9  # of a number that dropout decides on
+MERGE_COPIES = 40  # what adding LoRA's products takes, in copies of the weights
 REMOVED = 0.2  # of the layers, where a search ends by a threshold that nobody can foresee
 
 
@@ -61,6 +69,11 @@ class _Shape:
     attention: int  # heads × their width
     vocabulary: int
     width: int  # bytes of a number
+
+    @property
+    def kept(self) -> int:
+        """Numbers of a token in a layer that a way back through it needs."""
+        return 14 * self.hidden + 5 * self.inner
 
     @classmethod
     def of(cls, card: Mapping[str, Any]) -> _Shape:
@@ -109,11 +122,12 @@ class _Costs:
 
     def load(self) -> float:
         """Seconds until a model is in memory."""
-        return 2 * self.bytes / self.speed.copy
+        return LOAD_COPIES * self.bytes / self.speed.copy
 
     def save(self) -> float:
         """Seconds until a model is on the disk, read back and known to be whole."""
-        return self.bytes / self.speed.write
+        files = FILE_SECONDS * self.of.layers
+        return self.bytes / self.speed.write + SAVE_COPIES * self.bytes / self.speed.copy + files
 
     def pass_bytes(self, tokens: float) -> float:
         """Of the activations of tokens that go through a layer at a time."""
@@ -122,7 +136,7 @@ class _Costs:
     def whole(self, extra: float, seconds: float) -> Expected:
         """Work on the model in memory."""
         memory = self.speed.program + TEXT_BYTES + self.bytes + extra
-        return Expected(round(memory), TEXT_SECONDS + self.load() + seconds)
+        return Expected(round(memory), START_SECONDS + self.load() + seconds)
 
 
 def loaded(card: Mapping[str, Any], speed: Speed) -> int:
@@ -157,7 +171,8 @@ def _similarity(costs: _Costs, work: Similarity) -> Expected:
     depths = costs.of.layers + 1
     compared = costs.matrix(2 * depths * depths * costs.of.hidden * tokens) * 2  # in float64
     states = depths * length * costs.of.hidden * costs.of.width
-    return costs.whole(states + costs.pass_bytes(length), costs.layers(tokens, length) + compared)
+    seconds = TEXT_SECONDS + ALONE * costs.layers(tokens, length) + compared
+    return costs.whole(states + costs.pass_bytes(length), seconds)
 
 
 def _perplexity(costs: _Costs, work: Perplexity) -> Expected:
@@ -173,10 +188,10 @@ def _collapse(costs: _Costs, work: Collapse) -> Expected:
     one = costs.layers(tokens, length)
     states = tokens * costs.of.width * costs.of.hidden * count
     if work.order in ("influence", "angular"):
-        return costs.whole(states / count, one + costs.save())
+        return costs.whole(states / count, TEXT_SECONDS + one + costs.save())
     kl = work.objective == "kl"
     head = costs.head(tokens) if work.objective != "cosine" else 0.0
-    seconds = 2 * one + 2 * head  # what the original says
+    seconds = TEXT_SECONDS + 2 * one + 2 * head  # what the original says
     batches = max(1.0, tokens / max(TRIAL, length))
     seen = (1 + SEEN * (batches - 1)) / batches if work.order == "best_first" else 1.0
     for left in range(count, goal, 1 - work.span):
@@ -187,10 +202,11 @@ def _collapse(costs: _Costs, work: Collapse) -> Expected:
 
 
 def _moved(costs: _Costs, _work: Merge | Drop) -> Expected:
-    """From file to file, one merged layer in memory and what it is made of."""
-    layers = 2 * costs.of.largest * costs.of.width
-    memory = costs.speed.program + TEXT_BYTES + layers
-    return Expected(round(memory), TEXT_SECONDS + costs.load() + costs.save())
+    """From file to file: a merged layer and what it is made of in memory, or the embedding."""
+    of = costs.of
+    held = (2 * of.largest + of.vocabulary * of.hidden) * of.width
+    memory = costs.speed.program + START_BYTES + held
+    return Expected(round(memory), START_SECONDS + costs.load() + costs.save())
 
 
 def _prune(costs: _Costs, work: Prune) -> Expected:
@@ -223,16 +239,16 @@ def _walk(costs: _Costs, repair: Compensate | None, pruned: Prune | None) -> Exp
         seconds += one * (2 * judged + (tokens if repair.alpha < 1 else 0))
         if repair.mode == "laco+":
             gram = 2 * of.inner * (of.inner + of.hidden) * learned
-            fits = DAMPINGS * FIT_STEPS * 2 * of.hidden * of.inner**2
+            fits = DAMPINGS * FIT_PRODUCTS * 2 * of.hidden * of.inner**2
             seconds += one * tokens + of.layers * costs.matrix(gram + fits)
-            layer += FLOAT * judged * (of.inner + of.hidden)
+            layer += FLOAT * (judged * (of.inner + of.hidden) + of.inner**2)
         steps = repair.epochs * learned / repair.batch_tokens
         seconds += repair.epochs * costs.layers(learned, length, "weights")
         seconds += steps * of.layers * of.parameters / costs.speed.update
-        layer += of.largest * 4 * FLOAT if repair.epochs else 0
-    embedding = of.vocabulary * of.hidden * of.width
-    peak = costs.speed.program + TEXT_BYTES + streams + max(embedding, layer)
-    return Expected(round(peak), TEXT_SECONDS + seconds)
+        if repair.epochs:  # gradients, two moments, the weights before; what a way back needs
+            layer += of.largest * 4 * FLOAT + FLOAT * BATCH * of.kept
+    peak = costs.speed.program + TEXT_BYTES + streams + max(of.outside * of.width, layer)
+    return Expected(round(peak), START_SECONDS + TEXT_SECONDS + seconds)
 
 
 def _choice(costs: _Costs, pruned: Prune, tokens: int) -> float:
@@ -255,9 +271,13 @@ def _finetune(costs: _Costs, work: Finetune) -> Expected:
     seconds = (work.epochs + 3) * (costs.layers(judged, length) + costs.head(judged))
     seconds += work.epochs * costs.layers(learned, length, "inputs")
     seconds += work.epochs * 3 * costs.head(learned)
-    kept = 14 * of.hidden + 5 * of.inner  # numbers of a token in a layer
+    seconds += TEXT_SECONDS + PEFT_SECONDS
+    seconds += MERGE_COPIES * of.layers * of.parameters * of.width / costs.speed.copy
+    kept = of.kept
     if work.dropout:  # what every linear is fed, thinned out, and which of it was left out
-        kept += 12 * of.hidden + 2 * of.inner
+        fed = 6 * of.hidden + of.inner
+        kept += 2 * fed
+        seconds += work.epochs * learned * of.layers * fed * DROPPED_SECONDS
     activations = work.batch_tokens * of.layers * kept * of.width
     return costs.whole(activations, seconds + costs.load() + costs.save())
 

@@ -27,7 +27,7 @@ class Speed:
     `forward`, `inputs`, `weights`: by width of the layer, `products` a second of a layer that is
     run; that is run and gone back through to its inputs; and to its weights too. `head`: by width,
     seconds for a token and a word of the vocabulary. `update`: parameters a second of Adam. `rank`:
-    numbers a second that are put in order within rows. `copy` and `write`: bytes a second, in
+    weights a second of which Wanda decides which go. `copy` and `write`: bytes a second, in
     memory and safely to disk. `program`: bytes that Python and its
     libraries hold by themselves.
     """
@@ -63,7 +63,7 @@ ASSUMED = Speed(
     weights={"64": 9.1e9, "256": 1.5e10, "768": 2.0e10, "2048": 2.2e10},
     head={"64": 8.4e-9, "256": 1.2e-8, "768": 2.8e-8, "2048": 6.2e-8},
     update=5e8,
-    rank=2e7,
+    rank=3e7,
     copy=4e9,
     write=4e8,
     program=420 << 20,

@@ -267,6 +267,6 @@ def _told(name: str, output: Tensor, target: Tensor) -> dict[str, float | None]:
 def _zeros(layer: nn.Module) -> dict[str, int]:
     weights = [weight for _, weight in prunable(layer)]
     return {
-        "zeros": sum(int((weight == 0).sum()) for weight in weights),
+        "zeros": sum(weight.numel() - int(weight.count_nonzero()) for weight in weights),
         "weights": sum(weight.numel() for weight in weights),
     }

@@ -229,7 +229,10 @@ def prune_measured(
             raise NumericalError(f"In {name} of {place}: {error}") from error
         weight.copy_(pruned)
         notes += [f"{name}: {note}" for note in said]
-        counts[name] = {"weights": weight.numel(), "zeros": int((weight == 0).sum())}
+        counts[name] = {
+            "weights": weight.numel(),
+            "zeros": weight.numel() - int(weight.count_nonzero()),
+        }
     if unseen:
         more = f" and {len(unseen) - TOLD} more" if len(unseen) > TOLD else ""
         notes.append(

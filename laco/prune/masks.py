@@ -45,12 +45,19 @@ def matrix_mask(score: Tensor, gone: Tensor, zeros: int) -> Tensor:
 
 def row_mask(score: Tensor, gone: Tensor, zeros: int) -> Tensor:
     """The lowest scores of every row, `zeros` in all. score, gone, result: [out, in]."""
-    columns = score.shape[1]
-    present = gone.sum(1)
-    quotas = spread(zeros, present, torch.full_like(present, columns))
-    order = score.masked_fill(gone, -torch.inf).argsort(dim=1, stable=True)
-    chosen = torch.arange(columns, device=score.device) < quotas[:, None]  # [out, in], by rank
-    return torch.zeros_like(gone).scatter_(1, order, chosen)
+    present = gone.count_nonzero(1)
+    quotas = spread(zeros, present, torch.full_like(present, score.shape[1]))  # [out]
+    score = score.masked_fill(gone, -torch.inf)
+    last = torch.full_like(score[:, :1], -torch.inf)  # [out, 1], the highest score that goes
+    for quota in quotas.unique().tolist():  # two of them, unless weights were gone before
+        if quota:  # selected, which is quicker than to sort
+            rows = quotas == quota
+            last[rows] = score[rows].kthvalue(quota, dim=1, keepdim=True).values
+    mask, ties = score < last, score == last
+    left = quotas - mask.count_nonzero(1)
+    crowded = ties.count_nonzero(1) > left
+    ties[crowded] &= ties[crowded].cumsum(1) <= left[crowded, None]
+    return mask | ties
 
 
 def group_mask(score: Tensor, gone: Tensor, ratio: Ratio) -> Tensor:
