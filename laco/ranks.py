@@ -7,11 +7,14 @@ they do is handed in. No torch until there is more than one. Next: `parallel.py`
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import pickle  # nosec B403
+import subprocess
+import sys
 import tempfile
-import traceback
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PATIENCE = timedelta(hours=2)  # for one that is still at its share
+TASK = "task.pickle"
 GRACE_SECONDS = 10.0
+GLANCE_SECONDS = 0.1  # how often those who wait for each other look who is still there
 
 
 @dataclass(frozen=True)
@@ -106,26 +111,17 @@ def together(
         return
     from torch import distributed
 
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        meeting = Path(folder, "meeting")
-        others = [
-            context.Process(
-                target=_enter,
-                args=(rank, tuple(devices), meeting, follow, arguments),
-                daemon=True,
-            )
-            for rank in range(1, len(devices))
-        ]
-        for other in others:
-            other.start()
+        Path(folder, TASK).write_bytes(pickle.dumps((tuple(devices), follow, arguments)))
+        others = [_started(folder, rank) for rank in range(1, len(devices))]
         try:
-            _join(0, devices, meeting)
+            _join(0, devices, folder, lambda: any(other.poll() is not None for other in others))
             yield Ranks(0, len(devices))
             for other in others:
-                other.join(GRACE_SECONDS)
+                with suppress(subprocess.TimeoutExpired):
+                    other.wait(GRACE_SECONDS)
         except RuntimeError as error:
-            lost = [d for d, other in zip(devices[1:], others, strict=True) if not other.is_alive()]
+            lost = [d for d, o in zip(devices[1:], others, strict=True) if o.poll() is not None]
             if not lost:
                 raise
             raise JobError(
@@ -134,40 +130,48 @@ def together(
         finally:
             for other in others:
                 other.kill()
-                other.join()
+                other.wait()
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
 
-def _join(rank: int, devices: Sequence[str], meeting: Path) -> None:
+def _started(folder: str, rank: int) -> subprocess.Popen[bytes]:
+    """A process that is not the first. It knows nothing of the program that is run in this one."""
+    command = [sys.executable, "-c", "from laco.ranks import enter; enter()", folder, str(rank)]
+    return subprocess.Popen(command)
+
+
+def enter() -> None:
+    """The life of a process that is not the first."""
+    from torch import distributed
+
+    first = os.getppid()
+    folder, rank = sys.argv[1], int(sys.argv[2])
+    devices, follow, arguments = pickle.loads(Path(folder, TASK).read_bytes())  # nosec B301
+    _join(rank, devices, folder, lambda: os.getppid() != first)
+    follow(Ranks(rank, len(devices)), devices[rank], *arguments)
+    distributed.destroy_process_group()
+
+
+def _join(rank: int, devices: Sequence[str], folder: str, lost: Callable[[], bool]) -> None:
+    """Meet the others. RuntimeError once one is `lost`: torch would wait for it for hours."""
     import torch
     from torch import distributed
 
-    if devices[rank].startswith("cuda"):
+    cuda = devices[rank].startswith("cuda")
+    if cuda:
         torch.cuda.set_device(devices[rank])
+    file = str(Path(folder, "meeting"))
+    store = distributed.FileStore(file, len(devices))  # pyright: ignore[reportPrivateImportUsage]
+    store.set(str(rank), "here")
+    while not store.check([str(other) for other in range(len(devices))]):
+        if lost():
+            raise RuntimeError("A process ended before it met the others.")
+        time.sleep(GLANCE_SECONDS)
     distributed.init_process_group(
-        "cpu:gloo,cuda:nccl" if devices[rank].startswith("cuda") else "gloo",
-        init_method=meeting.as_uri(),
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=store,
         rank=rank,
         world_size=len(devices),
         timeout=PATIENCE,
     )
-
-
-def _enter(
-    rank: int,
-    devices: Sequence[str],
-    meeting: Path,
-    follow: Callable[..., object],
-    arguments: Sequence[object],
-) -> None:
-    """The life of a process that is not the first."""
-    from torch import distributed
-
-    try:
-        _join(rank, devices, meeting)
-        follow(Ranks(rank, len(devices)), devices[rank], *arguments)
-        distributed.destroy_process_group()
-    except BaseException:
-        traceback.print_exc()
-        raise SystemExit(1) from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -30,7 +32,7 @@ from laco.recipe import (
     Wanda,
 )
 from laco.store import RunStore
-from tests import tiny
+from tests import follower, tiny
 
 TEXT = Calibration(windows=5, length=16)
 REPAIR = Compensate(epochs=2, held_out=3, batch_tokens=48, calibration=TEXT)
@@ -119,13 +121,32 @@ def test_windows_are_dealt_in_turn_and_found_again():
     assert ALONE.own(order).tolist() == order.tolist()
 
 
-def _dies(_ranks: Ranks, _device: str) -> None:
-    os._exit(3)
-
-
 def test_a_process_that_ends_early_is_named_and_nobody_waits_for_it():
-    with pytest.raises(JobError, match="The process on cpu ended"), together(TWO, _dies) as ranks:
+    lost = pytest.raises(JobError, match="The process on cpu ended")
+    with lost as found, together(TWO, follower.dies) as ranks:
         ranks.add(torch.ones(3))
+    assert "before it met" not in str(found.value.__cause__)
+
+
+def test_a_process_that_ends_before_they_meet_is_named_too(monkeypatch: pytest.MonkeyPatch):
+    nothing = shutil.which("false")
+    assert nothing
+    monkeypatch.setattr(sys, "executable", nothing)
+    lost = pytest.raises(JobError, match="The process on cpu ended")
+    with lost as found, together(TWO, follower.adds):
+        raise AssertionError("there is nobody to meet")
+    assert "before it met" in str(found.value.__cause__)
+
+
+def test_processes_know_nothing_of_the_program_that_starts_them(monkeypatch: pytest.MonkeyPatch):
+    """A script without a guard, or the app, would otherwise be run once more by each of them."""
+    program = ModuleType("__main__")
+    program.__file__ = "/nowhere/program.py"
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    ones = torch.ones(3)
+    with together(TWO, follower.adds) as ranks:
+        ranks.add(ones)
+    assert ones.tolist() == [2, 2, 2]
 
 
 def test_what_does_not_go_round_is_refused_before_work(tmp_path: Path):
