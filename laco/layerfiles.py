@@ -29,6 +29,7 @@ from transformers.core_model_loading import (
     rename_source_key,
     revert_weight_conversion,
 )
+from transformers.initialization import no_init_weights
 from transformers.modeling_utils import LoadStateDictConfig
 
 from laco import checkpoint, models
@@ -46,7 +47,7 @@ def skeleton(folder: Path, trust_remote_code: bool, dtype: torch.dtype) -> PreTr
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     with models.quiet():
         config = AutoConfig.from_pretrained(folder, **options)
-        with init_empty_weights(include_buffers=False):
+        with no_init_weights(), init_empty_weights(include_buffers=False):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, **options)
     return model.eval().requires_grad_(False)
 

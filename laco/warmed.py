@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import importlib
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from laco import card, causes, locks, warm
 from laco.disk import read_json
 from laco.errors import JobError, LacoError, ModelError
+from laco.imports import imported
 from laco.queue import Queue
 from laco.recipe import ModelRef, Recipe
 from laco.store import RunStore
@@ -48,9 +48,8 @@ class Shelf:
     """The models in memory, the one not used for longest first; imports torch when it is made."""
 
     def __init__(self, store: RunStore, device: str | None = None) -> None:
-        self._models: Any = importlib.import_module("laco.models")
-        self._memory: Any = importlib.import_module("laco.memory")
-        self._write: Any = importlib.import_module("laco.writing").write
+        self._models, self._memory, writing = imported("laco.models", "laco.memory", "laco.writing")
+        self._write = writing.write
         self.store = store
         self.device = device or self._models.best_device()
         self.held: dict[str, LoadedModel] = {}

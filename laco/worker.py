@@ -40,6 +40,7 @@ from laco.devices import free_memory
 from laco.disk import read_json, write_json
 from laco.errors import Cancelled, JobError, LacoError
 from laco.evaluations import Request
+from laco.imports import imported
 from laco.places.place import PLACE
 from laco.queue import LOCK, own_identity
 from laco.recipe import complaints
@@ -260,8 +261,7 @@ def _engine() -> tuple[Engine, str]:
     other = os.environ.get("LACO_ENGINE")
     if other is not None:
         return importlib.import_module(other).run, "cpu"
-    engine = importlib.import_module("laco.engine")
-    models = importlib.import_module("laco.models")
+    engine, models = imported("laco.engine", "laco.models")
     return engine.run, models.best_device()
 
 

@@ -5,6 +5,7 @@ All tests that want a browser share one Chromium in a process: Playwright can be
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,6 +21,12 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("LACO_SHARE", None)  # results of tests are nobody's
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: no garbage collection has to look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -144,9 +144,10 @@ def read_request(wanted: Wanted, runs: RunStore) -> Request:
 def carry_out(request: Request, runs: RunStore, device: str | None) -> dict[str, Any]:
     """Have the engine do it in this process; Ctrl-C stops it and loses nothing finished."""
     with working() as (progress, cancelled):
-        from laco import engine
         from laco.context import Context
+        from laco.imports import imported
 
+        (engine,) = imported("laco.engine")
         first, *more = map(device_here, device.split(",") if device else [None])
         context = Context(first, progress, cancelled, devices=(first, *more) if more else ())
         return engine.run(request, runs, context)
