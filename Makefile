@@ -10,6 +10,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 TESTS ?=
 QUICK ?=
 ONLY ?=
+WORKERS ?= auto
+
+# Tests start laco some hundred times over, and each start would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup run demo test check bench docs chromium
 .DEFAULT_GOAL := run
@@ -34,7 +38,7 @@ demo: setup
 	@$(BIN)/laco demo
 
 test: setup chromium
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: setup
 	@$(BIN)/ruff check .

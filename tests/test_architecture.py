@@ -45,7 +45,7 @@ KEEPING = [
     *("annotations", "removal", "lineage", "story", "chapters"),
     *("sweeps", "share", "sharing"),
     *("locks", "causes", "devices", "room", "access", "warm", "places", "programs"),
-    "shipped",
+    *("shipped", "imports"),
 ]
 METHODS = [
     "layers",
