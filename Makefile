@@ -10,7 +10,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 TESTS ?=
 QUICK ?=
 ONLY ?=
-WORKERS ?= auto
+# One more than there are cores, since tests wait for servers and browsers at times.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # Tests start laco some hundred times over, and each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
