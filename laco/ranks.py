@@ -137,16 +137,16 @@ def together(
 
 def _started(folder: str, rank: int) -> subprocess.Popen[bytes]:
     """A process that is not the first. It knows nothing of the program that is run in this one."""
-    command = [sys.executable, "-c", "from laco.ranks import enter; enter()", folder, str(rank)]
-    return subprocess.Popen(command)
+    program = "from laco.ranks import enter; enter()"
+    numbers = str(rank), str(os.getpid())
+    return subprocess.Popen([sys.executable, "-c", program, folder, *numbers])
 
 
 def enter() -> None:
     """The life of a process that is not the first."""
     from torch import distributed
 
-    first = os.getppid()
-    folder, rank = sys.argv[1], int(sys.argv[2])
+    folder, rank, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     devices, follow, arguments = pickle.loads(Path(folder, TASK).read_bytes())  # nosec B301
     _join(rank, devices, folder, lambda: os.getppid() != first)
     follow(Ranks(rank, len(devices)), devices[rank], *arguments)
