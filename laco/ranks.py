@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laco.errors import JobError
+from laco.programs import module_environment, python_module
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,9 +138,8 @@ def together(
 
 def _started(folder: str, rank: int) -> subprocess.Popen[bytes]:
     """A process that is not the first. It knows nothing of the program that is run in this one."""
-    program = "from laco.ranks import enter; enter()"
-    numbers = str(rank), str(os.getpid())
-    return subprocess.Popen([sys.executable, "-c", program, folder, *numbers])
+    command = [*python_module("laco.ranks"), folder, str(rank), str(os.getpid())]
+    return subprocess.Popen(command, env=module_environment())
 
 
 def enter() -> None:
@@ -175,3 +175,7 @@ def _join(rank: int, devices: Sequence[str], folder: str, lost: Callable[[], boo
         world_size=len(devices),
         timeout=PATIENCE,
     )
+
+
+if __name__ == "__main__":
+    enter()
