@@ -18,28 +18,24 @@ further.
 
 from __future__ import annotations
 
-import math
 import tempfile
 
-from shared.recovery import BETTER, EPOCHS, Race, Result, best_lora, parser, plus, share
+from shared.recovery import (
+    BETTER,
+    EPOCHS,
+    Race,
+    Result,
+    best_lora,
+    crossing,
+    parser,
+    plus,
+    share,
+)
 
 from laco.recipe import Calibration, Prune, Wanda
 from laco.store import RunStore
 
 FACTORS = (1, 5, 25)
-
-
-def factor(wanted: float, shares: list[float], factors: tuple[int, ...]) -> float:
-    """Where LoRA's share reaches `wanted`, by straight lines over the logarithm of the factor."""
-    if shares[0] >= wanted:
-        return float(factors[0])
-    for index in range(1, len(factors)):
-        low, high = shares[index - 1], shares[index]
-        if high >= wanted:
-            part = (wanted - low) / (high - low)
-            start, stop = math.log(factors[index - 1]), math.log(factors[index])
-            return math.exp(start + part * (stop - start))
-    return float(factors[-1])
 
 
 def main() -> None:
@@ -73,7 +69,8 @@ def main() -> None:
                         f"LoRA on {count * times} windows of {source} closes {shares[-1]:.1%}",
                         flush=True,
                     )
-                by_text[name] = factor(wanted, shares, factors)
+                reached = crossing(wanted, factors, shares)
+                by_text[name] = factors[-1] if reached is None else reached
                 if name == "other" and shares[-1] > wanted and count != counts[-1]:
                     break  # LoRA on the most windows is ahead: a larger N
             found = by_text["other"]

@@ -1,7 +1,8 @@
 """Recovery methods side by side on one changed model: what `compensation.py` and others measure.
 
 All get the same windows and start from the same files. Perplexities are of the saved model, except
-where LoRA's adapters are kept apart, which no file holds.
+where LoRA's adapters are kept apart, which no file holds. After each way back the zeros in the
+saved files are counted, and a run ends where they are not the share that was asked for.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from laco.context import Context
 from laco.evaluate import evaluate
 from laco.evaluations import Perplexity, Request
 from laco.finetune import merge_adapters, train_adapters
+from laco.layers import linears
 from laco.memory import peak_memory
 from laco.presets import presets
-from laco.recipe import Calibration, Compensate, Finetune, ModelRef, Recipe, Step
+from laco.recipe import Calibration, Compensate, Finetune, ModelRef, Prune, Recipe, Step
+from laco.steps.sparsity import Sparse
 from laco.store import RunStore
 
 STORE = Path(__file__).parents[2] / "cache"
@@ -28,6 +31,7 @@ BETTER = RATES[1]  # of them, in `compensation.py` and `collapse_compensation.py
 EPOCHS = 3  # LoRA's; the best one counts
 LENGTH = 256
 MEGABYTE = 1 << 20
+OFF = 1e-3  # how far the share of zeros may be from the one asked for
 
 
 @dataclass
@@ -62,8 +66,12 @@ class Race:
         return self._run((self.change, *steps))
 
     def _run(self, steps: tuple[Step, ...]) -> Result:
-        request = Request(recipe=Recipe(model=self.model, steps=steps), evaluations=self.measures)
+        recipe = Recipe(model=self.model, steps=steps)
+        request = Request(recipe=recipe, evaluations=self.measures)
         report = engine.run(request, self.store, Context())
+        method = self.change.method if isinstance(self.change, Prune) else None
+        if steps and isinstance(method, Sparse):
+            self._count_zeros(recipe.key, method.sparsity)
         after = report["steps"][1:]
         return Result(
             tuple(metric["value"] for metric in report["metrics"]),
@@ -74,11 +82,7 @@ class Race:
     def lora(self, rate: float, epochs: int) -> tuple[Result, Result]:
         """LoRA merged (where weights are zero they stay so), and with its adapters apart."""
         step = Finetune(learning_rate=rate, epochs=epochs, calibration=self.text)
-        key = Recipe(model=self.model, steps=(self.change,)).key
-        artifact = self.store.artifact(key)
-        assert artifact is not None
-        assert artifact.path is not None
-        lm = models.load_folder(artifact.path, self.model, "cpu")
+        lm = self._saved(Recipe(model=self.model, steps=(self.change,)).key)
         _, train, held_out = corpora.learning(self.text, step.held_out, lm.tokenizer)
         with peak_memory("cpu") as peak:
             adapters, report = train_adapters(lm, step, train, held_out, Context(), None)
@@ -87,6 +91,22 @@ class Race:
         merge_adapters(lm, adapters, keep_zeros=True)
         print(f"  LoRA {rate:g}: best epoch {report['best_epoch']} of {epochs}", flush=True)
         return Result(self._measured(lm), seconds, peak.peak), apart
+
+    def _saved(self, key: str) -> models.LoadedModel:
+        artifact = self.store.artifact(key)
+        assert artifact is not None
+        assert artifact.path is not None
+        return models.load_folder(artifact.path, self.model, "cpu")
+
+    def _count_zeros(self, key: str, asked: float) -> None:
+        weights = [
+            linear.get_parameter("weight")
+            for layer in self._saved(key).layers
+            for _, linear in linears(layer)
+        ]
+        found = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
+        if abs(found - asked) > OFF:
+            raise SystemExit(f"The saved file has {found:.2%} zeros; {asked:.2%} were asked for.")
 
     def _measured(self, lm: models.LoadedModel) -> tuple[float, ...]:
         return tuple(evaluate(lm, measure, Context()).metrics[0].value for measure in self.measures)
@@ -98,6 +118,22 @@ def share(found: Result, changed: Result, original: Result, log: bool = False) -
     triples = zip(found.perplexity, changed.perplexity, original.perplexity, strict=True)
     shares = [(measure(c) - measure(f)) / (measure(c) - measure(o)) for f, c, o in triples]
     return sum(shares) / len(shares)
+
+
+def crossing(wanted: float, windows: Sequence[int], shares: Sequence[float]) -> float | None:
+    """Where shares reach `wanted`, by straight lines over the logarithm of the windows.
+
+    The first number where that share reaches it already; None where none does.
+    """
+    if shares[0] >= wanted:
+        return float(windows[0])
+    for index in range(1, len(windows)):
+        low, high = shares[index - 1], shares[index]
+        if high >= wanted:
+            part = (wanted - low) / (high - low)
+            start, stop = math.log(windows[index - 1]), math.log(windows[index])
+            return math.exp(start + part * (stop - start))
+    return None
 
 
 def plus(text: Calibration) -> list[Step]:
