@@ -182,6 +182,7 @@ def _figure(measured: Measured, path: Path) -> None:
         parts.barh(names, [measured.closed(row[way], measured.half or row[way]) for way in names])
     parts.set(title="parts of laco+, after Wanda 50 %", xlabel="share closed")
     for panel in flat:
+        panel.set_visible(panel.has_data())  # what has not been measured yet is not drawn
         panel.grid(alpha=0.3)
         if panel.get_legend_handles_labels()[0]:
             panel.legend()
